@@ -5,6 +5,7 @@ import pytest
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.resources import NODE_TWINS, POWER_BUDGETS
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.domain.mode import Mode
 from support.operator_stage import play, until
 
@@ -250,5 +251,94 @@ def test_power_rises_only_into_room_that_others_have_given(tmp_path):
             await look(stage)
             assert (await budget(stage, "hall")).status.worst_case_watts <= 22_000.0
         assert await asked_w(stage, "node-0") == pytest.approx(FULL_W, rel=0.01)
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
+def stamp(time_s):
+    return rfc3339(time_s)
+
+
+def test_an_event_reduces_a_budget_ramps_back_and_says_what_it_achieved(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        start_s = stage.now_s + 20.0
+        event = {"name": "dr", "start": stamp(start_s), "end": stamp(start_s + 60.0), "reducePercent": 20}
+        await create(stage, "hall", 26_000.0, reductions=[event | {"rampSeconds": 100}])
+        await settled(stage)
+        assert (await budget(stage, "hall")).status.limit_reason == "spec"
+        stage.now_s = start_s
+        for _ in range(3):
+            await look(stage)
+            await confirm(stage)
+        status = (await budget(stage, "hall")).status
+        assert (status.limit_watts, status.limit_reason) == (20_800.0, "dr")
+        assert await asked_sum_w(stage) <= 20_800.0
+        await look(stage)
+        (achieved,) = (await budget(stage, "hall")).status.reductions
+        assert (achieved.name, achieved.limit_watts) == ("dr", 20_800.0)
+        # Nothing is measured here, so nodes count with their worst case, which fits once agents have confirmed.
+        assert 0.0 < achieved.complied_seconds <= 8.0
+        stage.now_s = start_s + 60.0 + 48.0
+        await look(stage)
+        assert (await budget(stage, "hall")).status.limit_watts == pytest.approx(23_400.0)
+        (achieved,) = (await budget(stage, "hall")).status.reductions
+        assert achieved.message.startswith("no baseline")
+        await settled(stage)
+        assert 20_800.0 < await asked_sum_w(stage) <= 26_000.0
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
+def test_a_new_leader_keeps_what_the_one_before_wrote_of_an_event(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        event = {"name": "dr", "start": stamp(stage.now_s - 100.0), "end": stamp(stage.now_s - 50.0), "watts": 20_000}
+        await create(stage, "hall", 26_000.0, reductions=[event])
+        written = {"name": "dr", "limitWatts": 20_000.0, "meanWatts": 19_000.0, "shedWatts": 5_000.0}
+        body = {"status": {"reductions": [written]}}
+        manager = names.POWER_BUDGET_FIELD_MANAGER
+        await stage.client.apply(POWER_BUDGETS, "hall", body, field_manager=manager, subresource="status")
+        await seen(stage)
+        await settled(stage)
+        (achieved,) = (await budget(stage, "hall")).status.reductions
+        assert (achieved.mean_watts, achieved.shed_watts) == (19_000.0, 5_000.0)
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
+def test_each_feed_of_a_redundant_pair_carries_the_nodes_of_both(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        for name, other, rack in (("feed-a", "feed-b", "rack-0"), ("feed-b", "feed-a", "rack-1")):
+            await create(stage, name, 21_000.0, redundantWith=other, nodeSelector={names.RACK_LABEL: rack})
+        await settled(stage)
+        assert await asked_sum_w(stage) <= 21_000.0
+        assert (await budget(stage, "feed-a")).status.nodes == 4
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
+def test_a_schedule_with_an_unknown_zone_is_left_out_and_the_others_go_on(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        window = {"start": "00:00", "end": "24:00", "watts": 19_000}
+        await create(stage, "wrong", 19_000.0, timeZone="Mars/Olympus", schedule=[window])
+        await create(stage, "hall", 26_000.0, timeZone="Europe/Berlin", schedule=[window | {"watts": 20_000}])
+        await settled(stage)
+        assert (await budget(stage, "hall")).status.limit_reason == "schedule"
+        assert 19_000.0 < await asked_sum_w(stage) <= 20_000.0
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
+def test_a_rack_with_a_budget_has_that_capacity_in_the_twin(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await create(stage, "rack-0", 13_000.0, nodeSelector={names.RACK_LABEL: "rack-0"})
+        await settled(stage)
+        await stage.step()
+        stress = [(await stage.twin(name)).status.predicted_psu_stress_score for name in ("node-0", "node-2")]
+        assert stress[0] > stress[1] * 3.0
 
     play(body, tmp_path, mode=Mode.ENFORCE)

@@ -175,7 +175,13 @@ class PlaneRecord:
         names = np.array(list(self.killed), dtype=np.str_)
         counts = np.array(list(self.killed.values()), dtype=np.int64)
         np.savez_compressed(
-            path, delays=self.delays_s, decide=self.decide_p99_s, killed=names, counts=counts, allow_pickle=False, **arrays
+            path,
+            delays=self.delays_s,
+            decide=self.decide_p99_s,
+            killed=names,
+            counts=counts,
+            allow_pickle=False,
+            **arrays,
         )
 
     @classmethod

@@ -52,7 +52,9 @@ class Demand:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 nodes = tuple(str(name) for name in arrays["nodes"])
-                return cls(nodes, np.asarray(arrays["demand"], dtype=np.float64), np.asarray(arrays["lost"], dtype=bool))
+                return cls(
+                    nodes, np.asarray(arrays["demand"], dtype=np.float64), np.asarray(arrays["lost"], dtype=bool)
+                )
         except (OSError, KeyError, ValueError) as error:
             raise DemandError(f"{path}: {error}") from error
 

@@ -117,6 +117,7 @@ class ControlLoop:
             publish=self._publish_nodes,
             may_write=may_write,
             now_s=now_s,
+            prometheus=clients.prometheus,
         )
         self._gpu_limits: GpuLimits | None = None
         if settings.gpu_limits and clients.prometheus is not None:
@@ -216,7 +217,9 @@ class ControlLoop:
 
     def _decide(self, snapshot: Snapshot) -> Decision:
         """Decide every node's state and caps, and pass the decision on to power, rescheduler and metrics."""
-        self._decision = decision = decide(snapshot, self._memory, self._control, self._policy, self._cooling)
+        racks_w = {**self._control.rack_capacity_w, **self._budgets.rack_limits_w}
+        control = replace(self._control, rack_capacity_w=racks_w)
+        self._decision = decision = decide(snapshot, self._memory, control, self._policy, self._cooling)
         self._power.decided(decision)
         self._rescheduler.decided(decision)
         self._trials.decided(decision)

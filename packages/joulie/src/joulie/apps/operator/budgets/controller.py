@@ -12,30 +12,31 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-import numpy as np
+import msgspec
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.api.v1alpha1 import PowerBudget, PowerBudgetStatus
+from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.events import EventRecorder, Severity
 from joulie.adapters.kubernetes.resources import POWER_BUDGETS
 from joulie.adapters.kubernetes.times import time_or_none
+from joulie.adapters.prometheus import Prometheus
+from joulie.apps.operator.budgets.events import POLL_S, BudgetEvents
 from joulie.apps.operator.budgets.metrics import PowerBudgetMetrics
 from joulie.apps.operator.budgets.nodes import LimitsOfNodes
 from joulie.apps.operator.budgets.status import ENFORCED, status_matches, status_of
+from joulie.apps.operator.budgets.stored import StoredBudget, budgets_in_force
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
-from joulie.domain.capping.budgets import RESPONSE_S, Breaker, Budget, BudgetMemory, BudgetNodes, decide_budgets
+from joulie.domain.capping.budgets import RESPONSE_S, Budget, BudgetMemory, BudgetNodes, decide_budgets
 from joulie.domain.capping.budgets import BudgetDecision as Decision
 from joulie.domain.capping.node_limits import NodeLimits, PowerCeiling
 from joulie.domain.capping.switched import Switched, may_wake, with_switched
-from joulie.domain.capping.trip import EARLIEST, TripCurve
 from joulie.domain.control import ControlledNode
 from joulie.domain.control_power import SourceReadings, choose_power
-from joulie.domain.mode import Mode
-from joulie.domain.units import IntArray, InvalidQuantityError
 from joulie.program.leadership import NotLeadingError
 
 _REFRESH_S = 60.0
@@ -58,6 +59,7 @@ class PowerBudgets:
         may_write: whether this process still holds the lease; checked before every write.
         now_s: current time, s since the epoch.
         switched: returns the nodes that are off or waking.
+        prometheus: Prometheus that has the signals that budgets follow, and their power of past days; None without.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class PowerBudgets:
         may_write: Callable[[], bool],
         now_s: Callable[[], float],
         switched: Callable[[], Mapping[str, Switched]] = dict,
+        prometheus: Prometheus | None = None,
     ) -> None:
         self._client = client
         self._view = view
@@ -87,12 +90,25 @@ class PowerBudgets:
         self._limits = LimitsOfNodes(view, settings.power_budget_other_pct / 100.0)
         self._asked: dict[str, PowerCeiling | None] = {}
         self._memory: Mapping[str, BudgetMemory] = {}
+        self._demand_response = BudgetEvents(prometheus, now_s)
+        self._stored: Mapping[str, StoredBudget] = {}
         self._decided: tuple[Mapping[str, Budget], BudgetNodes, Decision] | None = None
 
     @property
     def ceilings(self) -> Mapping[str, PowerCeiling]:
         """Upper bounds of the caps of nodes; nodes without any are absent."""
         return {node: ceiling for node, ceiling in self._asked.items() if ceiling is not None}
+
+    @property
+    def rack_limits_w(self) -> Mapping[str, float]:
+        """Power capacity of racks that have a budget of their own, W: the lowest."""
+        found: dict[str, float] = {}
+        for name, one in self._stored.items():
+            stored = self._view.power_budgets.get(Key("", name))
+            if stored is not None and list(stored.spec.node_selector) == [names.RACK_LABEL]:
+                rack = stored.spec.node_selector[names.RACK_LABEL]
+                found[rack] = min(one.budget.limit_w, found.get(rack, one.budget.limit_w))
+        return found
 
     def of_node(self, node: str) -> PowerCeiling | None:
         """Upper bound of a node's caps."""
@@ -111,6 +127,20 @@ class PowerBudgets:
 
     async def run(self) -> None:
         """Keep the budgets until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._poll())
+            group.create_task(self._keep())
+
+    async def _poll(self) -> None:
+        while True:
+            stored = {key.name: one for key, one in self._view.power_budgets.items()}
+            try:
+                await self._demand_response.poll(stored, self._stored)
+            except Exception:
+                _log.exception("signals and events of power budgets not read")
+            await asyncio.sleep(POLL_S)
+
+    async def _keep(self) -> None:
         try:
             while True:
                 await asyncio.sleep(self._settings.power_budget_interval_s)
@@ -138,12 +168,14 @@ class PowerBudgets:
     def decide(self) -> Sequence[str]:
         """Decide the ceilings of all nodes. Returns the nodes whose ceiling changed."""
         began_s = time.monotonic()
-        budgets = self._budgets()
+        now_s = self._now_s()
+        self._stored = budgets_in_force(self._view, self._demand_response.signal, now_s)
+        budgets = {name: one.budget for name, one in self._stored.items()}
         if not budgets and not self._asked:
             self._decided = None
             self._metrics.stood_down()
             return ()
-        nodes, now_s = self._view.nodes, self._now_s()
+        nodes = self._view.nodes
         power = choose_power(self._readings(nodes), len(nodes), now_s, self._settings.power_stale_s)
         response_s = min((one.response_s for one in budgets.values()), default=RESPONSE_S)
         seen, limits = self._limits.look(nodes, self._asked, power, response_s, now_s)
@@ -151,6 +183,7 @@ class PowerBudgets:
         decision = decide_budgets(now_s, seen, list(budgets.values()), self._memory)
         self._memory = decision.memory
         self._decided = budgets, seen, decision
+        self._demand_response.sampled(self._stored, decision.outcomes)
         before = self._asked
         self._asked = self._ceilings(budgets, seen, limits, decision)
         self._metrics.show(budgets, decision.outcomes)
@@ -175,22 +208,6 @@ class PowerBudgets:
                 found[name] = node.ceiling(float(decision.limit_w[index]))
         return found
 
-    # ---- budgets
-
-    def _budgets(self) -> Mapping[str, Budget]:
-        """All budgets by name, with the nodes that they cover; those that are invalid are left out and logged."""
-        stored = {key.name: budget for key, budget in self._view.power_budgets.items()}
-        if not stored:
-            return {}
-        covered = _Selection(self._view)
-        found: dict[str, Budget] = {}
-        for name, budget in stored.items():
-            try:
-                found[name] = _budget(budget, covered.of(budget.spec.node_selector))
-            except InvalidQuantityError as error:
-                _log.warning("invalid power budget", extra={"budget": name, "error": str(error)})
-        return found
-
     # ---- reports
 
     async def _report(self) -> None:
@@ -203,6 +220,9 @@ class PowerBudgets:
             if budget is None:
                 continue
             status = status_of(stored, budget, decision.outcomes[key.name], nodes, now_s)
+            one = self._stored[key.name]
+            achieved = self._demand_response.statuses(stored, one)
+            status = msgspec.structs.replace(status, limit_reason=one.limit.reason, reductions=achieved)
             updated_s = time_or_none(stored.status.last_updated)
             fresh = updated_s is not None and 0.0 <= now_s - updated_s < _REFRESH_S
             if not (fresh and status_matches(status, stored.status)):
@@ -226,52 +246,3 @@ class PowerBudgets:
             regarding = ObjectReference(POWER_BUDGETS.kind, name, POWER_BUDGETS.api_version, uid=stored.metadata.uid)
             severity: Severity = "Warning" if new.reason == "Infeasible" else "Normal"
             self._events.emit(regarding, severity, f"PowerBudget{new.reason}", new.message)
-
-
-def _budget(stored: PowerBudget, covered: IntArray) -> Budget:
-    """A budget in the domain's terms.
-
-    Raises:
-        InvalidQuantityError: a quantity is out of range, which the API server refuses.
-    """
-    spec, breaker = stored.spec, stored.spec.breaker
-    return Budget(
-        stored.metadata.name,
-        spec.watts,
-        covered,
-        spec.response_seconds or RESPONSE_S,
-        None
-        if breaker is None
-        else Breaker(
-            breaker.rated_watts,
-            TripCurve(
-                breaker.hold or EARLIEST.hold,
-                breaker.time_constant_seconds or EARLIEST.time_constant_s,
-                breaker.instantaneous or EARLIEST.instantaneous,
-            ),
-        ),
-        enforced=spec.mode != Mode.OBSERVE,
-    )
-
-
-class _Selection:
-    """Managed nodes by their labels; each label is looked up once for all budgets."""
-
-    def __init__(self, view: ClusterView) -> None:
-        self._labels = [facts.labels if (facts := view.node(one.name)) else {} for one in view.nodes]
-        self._by_key: dict[str, dict[str, set[int]]] = {}
-
-    def of(self, selector: Mapping[str, str]) -> IntArray:
-        """Indices of the nodes that have all these labels, ascending."""
-        found = set(range(len(self._labels)))
-        for key, value in selector.items():
-            found &= self._of_key(key).get(value, set())
-        return np.array(sorted(found), dtype=np.int64)
-
-    def _of_key(self, key: str) -> dict[str, set[int]]:
-        if key not in self._by_key:
-            values = self._by_key[key] = {}
-            for index, labels in enumerate(self._labels):
-                if key in labels:
-                    values.setdefault(labels[key], set()).add(index)
-        return self._by_key[key]

@@ -51,20 +51,26 @@ def status_of(
 def status_matches(wanted: PowerBudgetStatus, stored: PowerBudgetStatus) -> bool:
     """Whether a stored status agrees with the wanted one, within the dead-band of watts."""
     band_w = _BAND * (wanted.limit_watts or 0.0)
-    watts = ("measured_watts", "worst_case_watts", "headroom_watts")
+    watts = ("limit_watts", "measured_watts", "worst_case_watts", "headroom_watts")
     same = all(
         (one := getattr(wanted, name)) is not None
         and (other := getattr(stored, name)) is not None
         and abs(one - other) <= band_w
         for name in watts
     )
-    exact = ("limit_watts", "nodes", "curtailed_nodes")
+    exact = ("nodes", "curtailed_nodes", "limit_reason")
     return (
         same
         and all(getattr(wanted, name) == getattr(stored, name) for name in exact)
         and _contents(wanted) == _contents(stored)
         and _limits_close(wanted, stored, band_w)
+        and _achieved(wanted) == _achieved(stored)
     )
+
+
+def _achieved(status: PowerBudgetStatus) -> list[tuple[object, ...]]:
+    """What is said of events, but for their mean power, which changes all the time."""
+    return [(one.name, one.complied_seconds, one.baseline_watts, one.message) for one in status.reductions]
 
 
 def _limits_close(wanted: PowerBudgetStatus, stored: PowerBudgetStatus, band_w: float) -> bool:

@@ -63,9 +63,13 @@ from joulie.adapters.kubernetes.api.v1alpha1.power import (
 from joulie.adapters.kubernetes.api.v1alpha1.power_budget import (
     BreakerSpec,
     CurtailedNode,
+    FollowSpec,
     PowerBudget,
     PowerBudgetSpec,
     PowerBudgetStatus,
+    ReductionSpec,
+    ReductionStatus,
+    ScheduleWindow,
 )
 from joulie.adapters.kubernetes.api.v1alpha1.telemetry import (
     Control,
@@ -128,6 +132,7 @@ __all__ = [
     "EnergyBudget",
     "EnergyBudgetSpec",
     "EnergyBudgetStatus",
+    "FollowSpec",
     "GpuBound",
     "GpuCap",
     "GpuCapRange",
@@ -172,8 +177,11 @@ __all__ = [
     "PowerTrialStatus",
     "Profile",
     "PrometheusSource",
+    "ReductionSpec",
+    "ReductionStatus",
     "RescheduleRecommendation",
     "SchedulableClass",
+    "ScheduleWindow",
     "Scheduling",
     "SlicingMode",
     "Source",

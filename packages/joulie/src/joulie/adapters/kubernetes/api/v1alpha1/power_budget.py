@@ -14,6 +14,7 @@ from joulie.adapters.kubernetes.api.v1alpha1.fields import (
     JoulieStruct,
     Name,
     Rule,
+    Text,
     Timestamp,
     Watts,
     one_of,
@@ -29,6 +30,13 @@ Labels = Annotated[dict[str, LabelValue], Meta(extra_json_schema={"maxProperties
 ResponseSeconds = Annotated[float, Meta(extra_json_schema={"minimum": 5, "maximum": 600})]
 HoldShare = Annotated[float, Meta(extra_json_schema={"minimum": 1, "maximum": 2})]
 InstantaneousShare = Annotated[float, Meta(extra_json_schema={"minimum": 2, "maximum": 100})]
+ClockTime = Annotated[str, Meta(extra_json_schema={"pattern": "^([01]?[0-9]|2[0-4]):[0-5][0-9]$", "maxLength": 5})]
+Days = Annotated[str, Meta(extra_json_schema={"pattern": r"^(\*|[0-7](-[0-7])?(,[0-7](-[0-7])?)*)$", "maxLength": 32})]
+RampSeconds = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 86400})]
+ReducePercent = Annotated[
+    float, Meta(extra_json_schema={"minimum": 0, "exclusiveMinimum": True, "maximum": 100, "exclusiveMaximum": True})
+]
+ZoneName = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 64})]
 TimeConstant = Annotated[float, Meta(extra_json_schema={"minimum": 1, "maximum": 7200})]
 
 
@@ -48,6 +56,67 @@ class BreakerSpec(JoulieStruct, frozen=True):
     instantaneous: InstantaneousShare | None = None
 
 
+class ScheduleWindow(JoulieStruct, frozen=True):
+    """A window of the calendar with a limit of its own.
+
+    Attributes:
+        days: days on which it begins, such as 1-5 or 0,6 (0 is Sunday); all days by default.
+        start: local time of its start, such as 17:00.
+        end: local time of its end, exclusive, at most 24:00; at or before the start: on the next day.
+        watts: limit within it, W.
+    """
+
+    start: ClockTime
+    end: ClockTime
+    watts: CapWatts
+    days: Days | None = None
+
+
+class FollowSpec(JoulieStruct, frozen=True):
+    """A signal that the limit follows: it falls from `watts` to `wattsAtHigh` while the signal rises.
+
+    Attributes:
+        query: PromQL of the signal, which has one series, such as the metric of carbon intensity of one zone.
+        low: value up to which `watts` hold.
+        high: value from which `wattsAtHigh` hold.
+        watts_at_high: limit there, W.
+    """
+
+    rules: ClassVar[tuple[Rule, ...]] = (Rule("self.low < self.high", "low must be below high"),)
+
+    query: Text
+    low: float
+    high: float
+    watts_at_high: CapWatts
+
+
+class ReductionSpec(JoulieStruct, frozen=True):
+    """An event that reduces the budget for a time, such as one of demand response.
+
+    Attributes:
+        name: unique within the budget.
+        start: start.
+        end: end; later than the start.
+        watts: limit meanwhile, W.
+        reduce_percent: by how much `watts` of the budget are reduced, %.
+        ramp_seconds: how long the limit takes to return afterwards, s; 300 by default.
+        source: who asked for it, for people: an OpenADR event, an alert, a person.
+    """
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("has(self.watts) != has(self.reducePercent)", "either watts or reducePercent is needed"),
+        Rule("self.start < self.end", "end must be later than start"),
+    )
+
+    name: Name
+    start: Timestamp
+    end: Timestamp
+    watts: CapWatts | None = None
+    reduce_percent: ReducePercent | None = None
+    ramp_seconds: RampSeconds | None = None
+    source: Text = ""
+
+
 class PowerBudgetSpec(JoulieStruct, frozen=True):
     """A budget over nodes.
 
@@ -60,6 +129,12 @@ class PowerBudgetSpec(JoulieStruct, frozen=True):
             then counts with its worst case.
         breaker: breaker that feeds the nodes. With one, what nodes could draw may exceed `watts` for as long as it
             carries that; without, never.
+        redundant_with: name of the budget of the other feed of a redundant pair. Each must carry the nodes of both
+            after a failover, so each covers the nodes that one of them selects.
+        time_zone: IANA time zone of the schedule, such as Europe/Berlin; UTC by default.
+        schedule: windows of the calendar with lower limits; of those that cover a time the lowest counts.
+        follow: signal that the limit follows, such as carbon intensity or price.
+        reductions: events that reduce the budget for a time.
     """
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -67,6 +142,7 @@ class PowerBudgetSpec(JoulieStruct, frozen=True):
             "!has(self.breaker) || self.watts <= self.breaker.ratedWatts",
             "watts must not exceed the breaker's ratedWatts",
         ),
+        Rule("has(self.schedule) || !has(self.timeZone)", "timeZone is that of schedule, which is missing"),
     )
 
     watts: CapWatts
@@ -74,6 +150,36 @@ class PowerBudgetSpec(JoulieStruct, frozen=True):
     mode: Annotated[str, one_of(Mode)] | None = None
     response_seconds: ResponseSeconds | None = None
     breaker: BreakerSpec | None = None
+    redundant_with: Name | None = None
+    time_zone: ZoneName | None = None
+    schedule: Annotated[tuple[ScheduleWindow, ...], up_to(32)] = ()
+    follow: FollowSpec | None = None
+    reductions: Annotated[
+        tuple[ReductionSpec, ...],
+        up_to(16, **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
+    ] = ()
+
+
+class ReductionStatus(JoulieStruct, frozen=True):
+    """What an event achieved.
+
+    Attributes:
+        name: of the reduction.
+        limit_watts: limit during it, W.
+        mean_watts: mean power so far, W.
+        complied_seconds: time from its start until the nodes drew no more than the limit for good, s.
+        baseline_watts: mean power that would have been drawn without it, by 10-in-10 with same-day adjustment, W.
+        shed_watts: baseline less mean power, W.
+        message: why a figure is missing.
+    """
+
+    name: Name
+    limit_watts: Watts
+    mean_watts: Watts | None = None
+    complied_seconds: float | None = None
+    baseline_watts: Watts | None = None
+    shed_watts: float | None = None
+    message: Text = ""
 
 
 class CurtailedNode(JoulieStruct, frozen=True):
@@ -95,23 +201,30 @@ class PowerBudgetStatus(JoulieStruct, frozen=True):
 
     Attributes:
         limit_watts: limit in force, W.
+        limit_reason: what decides the limit: spec, schedule, signal, or the name of a reduction.
         nodes: number of nodes that it covers.
         measured_watts: what they draw, W; a node without a fresh reading counts with its worst case.
         worst_case_watts: what they could draw under the limits in force, W.
         headroom_watts: limit less worst case, W; negative where the worst case exceeds the limit.
         curtailed_nodes: number of nodes that may draw less than they could.
         curtailed: those nodes, the first 64 by name; in mode observe, those that would be curtailed.
+        reductions: what the events in the spec achieved, until they are removed from it.
         last_updated: time of the last update.
         conditions: Enforced, Infeasible (what is missing) and Blind (nodes without a reading).
     """
 
     limit_watts: Watts | None = None
+    limit_reason: Name | None = None
     nodes: Count | None = None
     measured_watts: Watts | None = None
     worst_case_watts: Watts | None = None
     headroom_watts: float | None = None
     curtailed_nodes: Count | None = None
     curtailed: Annotated[tuple[CurtailedNode, ...], up_to(MAX_CURTAILED)] = ()
+    reductions: Annotated[
+        tuple[ReductionStatus, ...],
+        up_to(16, **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
+    ] = ()
     last_updated: Timestamp | None = None
     conditions: Conditions = ()
 

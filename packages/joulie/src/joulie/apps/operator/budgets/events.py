@@ -1,0 +1,150 @@
+"""What events of demand response achieved, and the signals that budgets follow; both with the help of Prometheus."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from joulie.adapters.kubernetes.api.v1alpha1 import PowerBudget, ReductionStatus
+from joulie.adapters.prometheus import Prometheus, PrometheusError
+from joulie.apps.operator.budgets.stored import StoredBudget, zone_of
+from joulie.domain.capping.budgets import BudgetOutcome
+from joulie.domain.capping.demand_response import (
+    ADJUST_FROM_S,
+    ADJUST_UNTIL_S,
+    Baseline,
+    Course,
+    baseline_10_in_10,
+    similar_days,
+)
+from joulie.domain.capping.watts_in_force import Reduction
+from joulie.domain.signal import Reading
+
+POLL_S = 30.0
+"""How often signals and baselines are looked at, s."""
+SIGNAL_STALE_S = 600.0
+"""Age from which a signal is unknown, s."""
+METRIC = "joulie_operator_power_budget_measured_watts"
+_NO_PROMETHEUS = "no baseline: it needs PROMETHEUS_ADDRESS, where the power of past days is"
+_log = logging.getLogger(__name__)
+
+
+class BudgetEvents:
+    """Follows events and signals of budgets.
+
+    Args:
+        prometheus: Prometheus client; None without one.
+        now_s: current time, s since the epoch.
+    """
+
+    def __init__(self, prometheus: Prometheus | None, now_s: Callable[[], float]) -> None:
+        self._prometheus = prometheus
+        self._now_s = now_s
+        self._signals: dict[str, Reading] = {}
+        self._courses: dict[tuple[str, str, float], Course] = {}
+        self._baselines: dict[tuple[str, str, float], Baseline | str] = {}
+
+    def signal(self, budget: str) -> float | None:
+        """The value of a budget's signal; None where it is unknown."""
+        reading = self._signals.get(budget)
+        return reading.value if reading is not None and self._now_s() - reading.time_s <= SIGNAL_STALE_S else None
+
+    def sampled(self, budgets: Mapping[str, StoredBudget], outcomes: Mapping[str, BudgetOutcome]) -> None:
+        """Take the power measured of budgets into account, where an event holds."""
+        now_s, kept = self._now_s(), dict[tuple[str, str, float], Course]()
+        for name, stored in budgets.items():
+            for event in stored.reductions:
+                key = _key(name, event)
+                course = self._courses.get(key)
+                if event.active(now_s) and name in outcomes:
+                    before = course or Course(event.start_s, event.limit_w)
+                    course = before.sampled(now_s, outcomes[name].measured_w)
+                if course is not None:
+                    kept[key] = course
+        self._courses = kept
+        self._baselines = {key: found for key, found in self._baselines.items() if key in kept}
+
+    def statuses(self, stored: PowerBudget, budget: StoredBudget) -> tuple[ReductionStatus, ...]:
+        """What the events of a budget achieved; what a leader before has written stays where nothing newer is known."""
+        before = {one.name: one for one in stored.status.reductions}
+        found = []
+        for event in budget.reductions:
+            course = self._courses.get(_key(budget.budget.name, event))
+            if course is not None:
+                found.append(self._status(_key(budget.budget.name, event), event, course))
+            elif event.name in before:
+                found.append(before[event.name])
+        return tuple(found)
+
+    def _status(self, key: tuple[str, str, float], event: Reduction, course: Course) -> ReductionStatus:
+        baseline, mean_w = self._baselines.get(key), course.mean_w
+        over = self._now_s() >= event.end_s
+        known = baseline if isinstance(baseline, Baseline) else None
+        message = baseline if isinstance(baseline, str) else ""
+        if known is not None:
+            message = f"mean of {known.days} similar days, adjusted by {known.adjustment:.2f}"
+        elif over and self._prometheus is None:
+            message = _NO_PROMETHEUS
+        return ReductionStatus(
+            event.name,
+            round(event.limit_w, 1),
+            None if mean_w is None else round(mean_w, 1),
+            None if course.complied_s is None else round(course.complied_s, 1),
+            None if known is None else round(known.power_w, 1),
+            None if known is None or mean_w is None else round(known.power_w - mean_w, 1),
+            message,
+        )
+
+    async def poll(self, stored: Mapping[str, PowerBudget], budgets: Mapping[str, StoredBudget]) -> None:
+        """Read the signals that budgets follow, and the baselines of events that are over."""
+        if self._prometheus is None:
+            return
+        for name, budget in stored.items():
+            if budget.spec.follow is not None:
+                await self._read_signal(self._prometheus, name, budget.spec.follow.query)
+        self._signals = {name: found for name, found in self._signals.items() if name in stored}
+        for name, one in budgets.items():
+            for event in one.reductions:
+                key = _key(name, event)
+                if key in self._courses and key not in self._baselines and self._now_s() >= event.end_s:
+                    starts = [other.start_s for other in one.reductions]
+                    self._baselines[key] = await self._baseline(self._prometheus, stored[name], event, starts)
+
+    async def _read_signal(self, prometheus: Prometheus, name: str, query: str) -> None:
+        try:
+            series = await prometheus.query(query)
+        except PrometheusError as error:
+            _log.warning("signal of a power budget not read", extra={"budget": name, "error": str(error)})
+            return
+        if len(series) != 1:
+            _log.warning("signal of a power budget has not one series", extra={"budget": name, "series": len(series)})
+            return
+        self._signals[name] = Reading(self._now_s(), series[0].value)
+
+    async def _baseline(
+        self, prometheus: Prometheus, stored: PowerBudget, event: Reduction, starts: list[float]
+    ) -> Baseline | str:
+        name, length_s = stored.metadata.name, event.end_s - event.start_s
+        window_s = ADJUST_FROM_S - ADJUST_UNTIL_S
+
+        async def mean_w(until_s: float, over_s: float) -> float | None:
+            selector = f'avg_over_time({METRIC}{{budget="{name}"}}[{over_s:.0f}s] @ {until_s:.0f})'
+            values = [one.value for one in await prometheus.query(f"max({selector})")]
+            return values[0] if values else None
+
+        try:
+            days = {
+                start_s: (
+                    await mean_w(start_s + length_s, length_s),
+                    await mean_w(start_s - ADJUST_UNTIL_S, window_s),
+                )
+                for start_s in similar_days(event.start_s, zone_of(stored.spec), starts)
+            }
+            found = baseline_10_in_10(days, await mean_w(event.start_s - ADJUST_UNTIL_S, window_s))
+        except (PrometheusError, ValueError) as error:
+            return f"no baseline: {error}"
+        return found or "no baseline: fewer than five similar days are known"
+
+
+def _key(budget: str, event: Reduction) -> tuple[str, str, float]:
+    return budget, event.name, event.start_s
