@@ -165,6 +165,16 @@ def test_what_cannot_be_closed_or_corrected_says_why(closed, tmp_path, key):
     assert found.exception.exit_code == 2
 
 
+def test_a_correction_by_hand_is_summed_by_workload(closed):
+    url, _ = closed
+    before = len(run(url, "corrections").output.splitlines())
+    *workloads, whole = run(url, *correct("--value", "1.3")).output.splitlines()
+    listed = run(url, "corrections").output.splitlines()[before:]
+    kwh = sum(float(line.partition(": ")[2].split()[0]) for line in listed)
+    assert float(whole.removeprefix("in all: ").split()[0]) == pytest.approx(kwh, abs=1e-3)
+    assert sum(int(line.split()[-2]) for line in workloads) == len(listed) >= len(workloads) > 1
+
+
 def correct(*more, zone="DE"):
     span = ["--from", "2025-05-31T04:00Z", "--until", "2025-06-01", "--who", "me", "--why", "metered"]
     return ["correct", "--zone", zone, "--factor", "pue", *span, *more]

@@ -114,7 +114,8 @@ def test_hardware_that_nobody_knows_is_said_and_not_zero(site):
     assert any("31.00 node days of unknown hardware" in note for note in site.report["notes"])
     text = run(site.url, "report", "2026-10")
     row = next(line for line in text.splitlines() if "Deployment/unknown" in line)
-    assert " ? " in row
+    assert [cell.strip() for cell in row.split("│")][4:6] == ["?", "?"], "neither its amount nor its range is zero"
+    assert "83,137+?" in next(line for line in text.splitlines() if "(unallocated)" in line)
     assert "give a factor in the inventory" in text
 
 

@@ -6,7 +6,7 @@ import getpass
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,8 +20,10 @@ from joulie.adapters.signing import Ed25519Signer, KeyFileError, read_public_key
 from joulie.apps.kubectl.report import print_report
 from joulie.domain.accounting.factors import FACTOR_KINDS, FactorKind
 from joulie.domain.accounting.inventory import Inventory
-from joulie.domain.accounting.journal import Correction, Month, Reason, corrections
+from joulie.domain.accounting.journal import Correction, Entry, Month, Reason, corrections
+from joulie.domain.accounting.records import Energy
 from joulie.domain.accounting.sci import report
+from joulie.domain.quantities import JOULES_PER_KWH
 from joulie.ports import LedgerError
 from joulie.program.commands import CommandGroup
 from joulie.program.errors import UserError
@@ -109,10 +111,10 @@ def list_corrections(url: str, output: str) -> None:
 @click.option("--who", default=getpass.getuser, show_default="the user", help="Who corrects it.")
 @click.pass_obj
 def correct(url: str, zone: str, kind: str, since: datetime, until: datetime, value: float, why: str, who: str) -> None:
-    """Correct a factor of the past: carbon intensity, price or PUE of a zone.
+    """Correct a factor of the past: carbon intensity, price or PUE of a zone, and print what that changes by workload.
 
-    Nothing is overwritten: the journal gets the change, and the differences that follow from it, by workload. Those of
-    a closed month are booked in the open one. Signals correct no factor that was corrected by hand.
+    Nothing is overwritten: the journal gets the change, and the differences that follow from it, by workload and day.
+    Those of a closed month are booked in the open one. Signals correct no factor that was corrected by hand.
     """
     factor = FactorKind(kind)
     _check_value(factor, value)
@@ -121,9 +123,16 @@ def correct(url: str, zone: str, kind: str, since: datetime, until: datetime, va
         raise UserError("--until must be after --from")
     with _opened(url) as opened:
         done = opened.correct(zone, factor, span_s, value, Reason(who, why), time.time())
-    for correction in done:
-        click.echo(_line(correction))
-    if not done:
+    by_workload: dict[str, list[Energy]] = {}
+    for one in done:
+        by_workload.setdefault(_workload(one.entry), []).append(one.entry.energy)
+    for workload, energies in by_workload.items():
+        click.echo(f"{workload}: {_amounts(energies)} in {len(energies)} entries")
+    if done:
+        click.echo(
+            f"in all: {_amounts([one.entry.energy for one in done])}; `joulie ledger corrections` lists each entry"
+        )
+    else:
         raise UserError(f"nothing was booked on {kind} of zone {zone} in that time, or it has that value already")
 
 
@@ -205,13 +214,23 @@ def _line(correction: Correction) -> str:
     first = changes[0]
     was = "unknown" if first.was is None else f"{first.was:g}"
     more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
-    workload = "/".join(part for part in (entry.namespace, entry.owner_kind, entry.owner_name) if part)
     booked = "" if entry.from_s == entry.concerns_s else f", booked {_utc(entry.from_s)}"
     return (
-        f"{entry.number} {_utc(entry.recorded_s)} {workload} {_utc(entry.concerns_s)}{booked}: "
-        f"{entry.energy.energy_j / 3.6e6:+.6f} kWh {entry.energy.emissions_g:+.6f} g {entry.energy.cost:+.6f} cost; "
+        f"{entry.number} {_utc(entry.recorded_s)} {_workload(entry)} {_utc(entry.concerns_s)}{booked}: "
+        f"{_amounts([entry.energy])}; "
         f"{first.kind} {first.zone} {_utc(first.from_s)} {was} -> {first.becomes:g}{more}; {first.who}: {first.why}"
     )
+
+
+def _workload(entry: Entry) -> str:
+    return "/".join(part for part in (entry.namespace, entry.owner_kind, entry.owner_name) if part)
+
+
+def _amounts(energies: Sequence[Energy]) -> str:
+    """Sums of differences."""
+    energy_kwh = sum(one.energy_j for one in energies) / JOULES_PER_KWH
+    emissions_g, cost = sum(one.emissions_g for one in energies), sum(one.cost for one in energies)
+    return f"{energy_kwh:+.6f} kWh {emissions_g:+.6f} g {cost:+.6f} cost"
 
 
 def _document(correction: Correction) -> dict[str, object]:

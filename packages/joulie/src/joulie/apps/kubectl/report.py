@@ -96,24 +96,25 @@ def _print_tables(report: ReportAnswer) -> None:
 
 def _cells(title: str, line: LineItem) -> tuple[str, ...]:
     units = line.functional_units
+    node_days = largest(line.unknown_node_days), largest(line.reserved_node_days)
     return (
         title,
         f"{line.energy_kwh:,.3f}",
-        _known(line.location_based_g, line.energy_without_intensity_kwh, line.energy_kwh),
-        _known(line.market_based_g, line.energy_without_market_factor_kwh, line.energy_kwh),
-        _known(line.embodied_g, largest(line.unknown_node_days), largest(line.reserved_node_days)),
-        f"{line.embodied_low_g:,.0f}..{line.embodied_high_g:,.0f}",
+        _known(f"{line.location_based_g:,.1f}", line.energy_without_intensity_kwh, line.energy_kwh),
+        _known(f"{line.market_based_g:,.1f}", line.energy_without_market_factor_kwh, line.energy_kwh),
+        _known(f"{line.embodied_g:,.1f}", *node_days),
+        _known(f"{line.embodied_low_g:,.0f}..{line.embodied_high_g:,.0f}", *node_days),
         _EMPTY if units is None else f"{units.amount:,.0f} {units.unit}",
         _EMPTY if line.sci_g_per_unit is None else f"{line.sci_g_per_unit:.6g}",
-        _known(line.marginal_g, line.energy_without_marginal_kwh, line.energy_kwh),
+        _known(f"{line.marginal_g:,.1f}", line.energy_without_marginal_kwh, line.energy_kwh),
     )
 
 
-def _known(amount_g: float, unknown: float, whole: float) -> str:
-    """An amount, with + where a part is unknown, and ? where all of it is."""
+def _known(amount: str, unknown: float, whole: float) -> str:
+    """An amount, with +? where a part is unknown; ? where all of it is."""
     if whole > 0.0 and unknown >= whole * (1.0 - NEGLIGIBLE):
         return "?"
-    return f"{amount_g:,.1f}" + ("+?" if unknown > whole * NEGLIGIBLE else "")
+    return amount + ("+?" if unknown > whole * NEGLIGIBLE else "")
 
 
 def _mix_cells(mix: MixItem) -> Iterator[tuple[str, ...]]:
