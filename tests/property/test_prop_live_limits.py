@@ -150,7 +150,7 @@ def test_earlier_run_is_tried_first_and_held_after_one_check() -> None:
     noise = np.exp(np.random.default_rng(1).normal(0.0, 0.002, 400))
     first = searched(at, noise)
     second = Course(start_w=first.live.limit_w)
-    used = [second.honest(at, jitter) for jitter in noise[:24]]
+    used = [second.honest(at, jitter) for jitter in noise[:14]]
     assert set(used) == {BASELINE_W, first.live.limit_w}
     assert second.live.limit_w == first.live.limit_w
 

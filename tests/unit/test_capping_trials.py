@@ -7,7 +7,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from joulie.domain.capping.choice import Goal, Hold, Reason, Trial, next_step
+from joulie.domain.capping.choice import (
+    BASELINE_AGE,
+    FIRST_WINDOWS,
+    NEXT_SEARCH,
+    Goal,
+    Hold,
+    Reason,
+    Trial,
+    next_step,
+)
 from joulie.domain.capping.measurements import Measurement, sweep_of
 from joulie.domain.capping.response import learn
 from joulie.domain.capping.trials import MAX_WINDOWS, Trials, Window
@@ -55,7 +64,7 @@ def test_exact_windows_are_not_repeated_but_at_the_baseline():
     assert (hold.limit_w, hold.reason) == (200.0, Reason.MEASURED)
     assert (hold.slowdown, hold.saving) == pytest.approx((1.0625, 1.0 - 0.8 * 1.0625))
     limits_w = [one.limit_w for one in trials.windows]
-    assert limits_w.count(300.0) == 4
+    assert limits_w.count(300.0) == FIRST_WINDOWS
     assert all(limits_w.count(limit_w) == 1 for limit_w in set(limits_w) - {300.0})
 
 
@@ -94,8 +103,76 @@ def test_a_job_that_has_changed_is_measured_anew():
     trials, hold = search()
     for limit_w in (hold.limit_w, 300.0, 300.0, 300.0):
         trials = trials.measured(window(limit_w, speed=0.5))
-    step = next_step(trials, RESPONSE, LIMITS_W, Goal(1.10))
-    assert step == Trial(300.0, "measure the baseline")
+    # Nothing of what was measured before counts: the limit that was held is tried again.
+    assert next_step(trials, RESPONSE, LIMITS_W, Goal(1.10)) == Trial(hold.limit_w, "may save energy within the bound")
+
+
+def tried(*windows):
+    return next_step(Trials(tuple(windows)), RESPONSE, LIMITS_W, Goal(1.10))
+
+
+BASELINE = [window(300.0, speed) for speed in (1.0, 1.01, 0.99)]
+
+
+def paused(limit_w, progress_share, power_share):
+    return Window(limit_w, power_share * power_w(limit_w), progress_share * progress(limit_w))
+
+
+def test_the_first_trial_comes_after_three_windows_and_earns_while_it_is_measured():
+    first = tried(*BASELINE)
+    assert isinstance(first, Trial)
+    assert first.limit_w == 200.0
+    limits_w = [one.limit_w for one in search(noise=0.01)[0].windows]
+    below = limits_w[FIRST_WINDOWS:]
+    assert sum(limit_w < 300.0 for limit_w in below) >= 0.6 * len(below), "most windows save energy"
+
+
+def test_a_pause_at_a_limit_is_no_verdict_on_it():
+    # An evaluation falls into the first window of a trial: the job draws less than its limit lets it.
+    step = tried(*BASELINE, paused(200.0, 0.35, 0.8))
+    assert step == Trial(300.0, "measure again: windows differ")
+    assert tried(*BASELINE, paused(200.0, 0.35, 0.8), window(300.0)).limit_w == 200.0
+    # A limit that slows a job down that much holds it at the limit's power: never again.
+    slowed = tried(*BASELINE, paused(200.0, 0.35, 1.0), window(300.0))
+    assert slowed.limit_w > 200.0
+
+
+def test_a_pause_under_a_held_limit_costs_one_window_and_a_second_one_the_limit():
+    trials, hold = search()
+    trials = trials.measured(paused(hold.limit_w, 0.88, 0.93))
+    assert next_step(trials, RESPONSE, LIMITS_W, Goal(1.10)) == Trial(hold.limit_w, "the job paused")
+    trials = trials.measured(paused(hold.limit_w, 0.88, 0.93))
+    assert next_step(trials, RESPONSE, LIMITS_W, Goal(1.10)).limit_w == 300.0
+
+
+def test_a_checkpoint_among_the_first_windows_does_not_move_the_baseline():
+    checkpoint = Window(300.0, 0.93 * power_w(300.0), 0.9 * progress(300.0))
+    clean = search()[1]
+    trials = Trials((checkpoint, *BASELINE))
+    while isinstance(step := next_step(trials, RESPONSE, LIMITS_W, Goal(1.10)), Trial):
+        trials = trials.measured(window(step.limit_w))
+    assert step.slowdown == pytest.approx(clean.slowdown, abs=0.005)
+
+
+def test_the_baseline_of_a_limited_job_does_not_grow_old():
+    trials, hold = search()
+    for _ in range(BASELINE_AGE):
+        step = next_step(trials, RESPONSE, LIMITS_W, Goal(1.10))
+        if step.limit_w == 300.0:
+            break
+        trials = trials.measured(window(hold.limit_w))
+    assert step == Trial(300.0, "the baseline was measured long ago")
+    assert all(one.limit_w < 300.0 for one in trials.windows[-BASELINE_AGE:])
+
+
+def test_a_search_that_found_nothing_goes_on_after_a_while():
+    goal = Goal(1.01, trials=1)
+    trials, hold = search(goal=goal)
+    assert hold.reason is Reason.NOTHING_BETTER
+    while isinstance(step := next_step(trials, RESPONSE, LIMITS_W, goal), Hold):
+        assert len(trials.windows) < NEXT_SEARCH
+        trials = trials.measured(window(300.0))
+    assert step.why == "may save energy within the bound"
 
 
 def test_a_window_of_another_phase_is_taken_again():

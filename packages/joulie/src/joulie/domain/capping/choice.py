@@ -26,8 +26,23 @@ from joulie.domain.capping.trials import Findings, Level, Trials, Window, findin
 from joulie.domain.units import BoolArray, FloatArray, finite, non_negative, positive
 
 _NORMAL = NormalDist()
-FIRST_WINDOWS = 4
-"""Windows at the baseline before the first trial; they give the first estimate of the noise."""
+FIRST_WINDOWS = 3
+"""Windows at the baseline before the first trial."""
+USUAL_NOISE, USUAL_WEIGHT = 0.015, 3.0
+"""Noise of a window that is expected before windows tell, as a share, and how many of them that is worth."""
+BASELINE_SHARE = 0.5
+"""Windows at the baseline for each one at a limit: fewer, since those at the limit save energy."""
+BASELINE_AGE = 32
+"""Windows after which the baseline is measured again: a job may change while it is limited."""
+NEXT_SEARCH = 16
+"""Windows at one limit and the baseline after which a search that had ended tries one more limit."""
+REJECTED = 1.28
+"""Standard deviations by which a slowdown must exceed the bound for its limit to be rejected."""
+DOUBTFUL = 0.15
+"""Slowdown beyond the bound, in logarithms, that one window does not prove: a checkpoint may have fallen into it."""
+SHORT_OF_POWER = 0.05
+"""Power by which a first window at a limit is short of that of other jobs there, in logarithms, from which the job is
+taken to have paused: a limit that slows a job holds it near that power."""
 
 
 class Reason(StrEnum):
@@ -165,26 +180,29 @@ def next_step(trials: Trials, response: Response, limits_w: Sequence[float], goa
     baseline = found.levels.get(baseline_w)
     if baseline is None or baseline.windows < FIRST_WINDOWS:
         return _without_baseline(windows, response, offered_w, goal)
-    # Everything is compared with the baseline. Measuring it slows nothing down, and it tells how large the noise is.
-    enough = min((2.0 * _at_most(found) / goal.tolerance) ** 2, goal.max_windows)
     smaller = sorted((limit_w for limit_w in found.levels if limit_w < baseline_w), reverse=True)
-    tried = [_Tried.of(found.levels[limit_w], baseline, found, goal) for limit_w in smaller]
-    again = _measure_again(windows[-1], tried, baseline, found, enough, goal)
+    tried = [_Tried.of(found.levels[limit_w], baseline, found, response, goal) for limit_w in smaller]
+    again = _measure_again(windows, tried, baseline, found, goal)
     if again is not None:
         return again
     sweep = _sweep_of([baseline, *(one.level for one in tried)])
     kept = np.array([True, *(one.kept for one in tried)])
     settled = any(one.kept and one.level.limit_w == trials.start_w for one in tried)
-    if len(tried) < goal.trials and not settled:
+    if (len(tried) < goal.trials and not settled) or _may_try_again(windows, baseline_w):
         start_w = trials.start_w if trials.start_w in allowed - {baseline_w, *smaller} else None
         limit_w = start_w or _worth_measuring_w(sweep, kept, offered_w, response, goal)
         if limit_w is not None:
             return Trial(limit_w, "may save energy within the bound")
     choice = _choose(sweep, kept, offered_w, response, goal)
     chosen = next((one for one in tried if one.level.limit_w == choice.limit_w), None)
-    if chosen is not None and chosen.level.windows < enough:
-        return Trial(choice.limit_w, "confirm the limit before it is held")
+    if chosen is not None and not chosen.sure:
+        return Trial(chosen.next_w(windows[-1], baseline, goal), "confirm the limit before it is held")
     return _held(choice, 1.0 if chosen is None else chosen.confidence, goal)
+
+
+def _may_try_again(windows: Sequence[Window], baseline_w: float) -> bool:
+    """Whether the job has been at one limit for so long that one more trial costs little."""
+    return len(windows) >= NEXT_SEARCH and len({one.limit_w for one in windows[-NEXT_SEARCH:]} - {baseline_w}) <= 1
 
 
 def choose_limit(
@@ -300,47 +318,81 @@ def _improvement(best: float, mean: float, deviation: float) -> float:
 
 @dataclass(frozen=True)
 class _Tried:
-    """Verdict on a limit that was tried: it keeps the bound, breaks it, or more windows are needed."""
+    """Verdict on a limit that was tried.
+
+    Attributes:
+        level: what was measured there.
+        kept: it keeps the bound.
+        open: more windows are needed to tell.
+        paused: its only window looks like a pause of the job.
+        sure: nothing but drift could change the verdict that it keeps the bound.
+        confidence: probability that the bound is exceeded by no more than the goal's tolerance.
+    """
 
     level: Level
     kept: bool
     open: bool
+    paused: bool
+    sure: bool
     confidence: float
 
     @classmethod
-    def of(cls, level: Level, baseline: Level, found: Findings, goal: Goal) -> _Tried:
+    def of(cls, level: Level, baseline: Level, found: Findings, response: Response, goal: Goal) -> _Tried:
         log_slowdown = baseline.log_progress - level.log_progress
         bound = math.log(goal.max_slowdown) + 1e-12
-        error = _at_most(found) * math.sqrt(1.0 / baseline.windows + 1.0 / level.windows)
-        margin = error * _NORMAL.inv_cdf(goal.confidence)
-        kept = log_slowdown <= bound and log_slowdown + margin <= bound + goal.tolerance
-        exhausted = level.windows >= goal.max_windows
+        error = _likely_noise(found) * math.sqrt(1.0 / baseline.windows + 1.0 / level.windows)
         slack = bound + goal.tolerance - log_slowdown
+        kept = log_slowdown <= bound and error * _NORMAL.inv_cdf(goal.confidence) <= slack
+        exhausted = min(level.windows, baseline.windows) >= goal.max_windows
+        first = level.windows == 1 and log_slowdown > bound
+        paused = first and _short_of_power(level, baseline, response)
+        doubtful = paused or (first and log_slowdown <= bound + DOUBTFUL)
+        unclear = not exhausted and (log_slowdown - error * REJECTED <= bound or doubtful)
+        sure = exhausted or error <= goal.tolerance / 2.0
         confidence = _NORMAL.cdf(slack / error) if error > 0.0 else float(slack >= 0.0)
-        return cls(level, kept, not kept and log_slowdown - margin <= bound and not exhausted, confidence)
+        return cls(level, kept, not kept and unclear, paused, sure, confidence)
+
+    def next_w(self, last: Window, baseline: Level, goal: Goal) -> float:
+        """Where the next window tells most: those at the baseline cost energy, those here save some."""
+        few = self.level.windows * BASELINE_SHARE if self.level.windows < goal.max_windows else goal.max_windows
+        if baseline.windows < few or (self.paused and last.limit_w == self.level.limit_w):
+            return baseline.limit_w
+        return self.level.limit_w
 
 
-def _at_most(found: Findings) -> float:
-    """The noise that the windows do not rule out (upper 95 % limit): a few that agree by chance must not convince.
+def _short_of_power(level: Level, baseline: Level, response: Response) -> bool:
+    at, nothing = np.array([math.log(level.limit_w) - baseline.log_power]), np.empty(0)
+    energy, slowdown = (curve.given(at, nothing, nothing).mean[0] for curve in (response.energy, response.slowdown))
+    return bool(level.log_power - baseline.log_power < energy - slowdown - SHORT_OF_POWER)
 
-    Uses the approximation of the chi-squared distribution by Wilson and Hilferty (1931), within 5 % here.
+
+def _likely_noise(found: Findings) -> float:
+    """Noise of a window, by how windows differ and, while they are few, by what is usual.
+
+    It is no more than the upper 95 % limit that the windows alone give: windows that repeat exactly have none. That
+    limit uses the approximation of the chi-squared distribution by Wilson and Hilferty (1931), within 5 % here.
     """
+    squares = USUAL_WEIGHT * USUAL_NOISE**2 + found.freedom * found.noise**2
     share = 2.0 / (9.0 * found.freedom)
-    return found.noise / math.pow(1.0 - share - _NORMAL.inv_cdf(0.95) * math.sqrt(share), 1.5)
+    root = 1.0 - share - _NORMAL.inv_cdf(0.95) * math.sqrt(share)
+    most = found.noise / math.pow(root, 1.5) if root > 0.0 else math.inf
+    return min(math.sqrt(squares / (USUAL_WEIGHT + found.freedom)), most)
 
 
 def _measure_again(
-    last: Window, tried: Sequence[_Tried], baseline: Level, found: Findings, enough: float, goal: Goal
+    windows: Sequence[Window], tried: Sequence[_Tried], baseline: Level, found: Findings, goal: Goal
 ) -> Trial | None:
     """Another window at a limit that was measured before; None where nothing is open."""
-    baseline_w = baseline.limit_w
+    baseline_w, last = baseline.limit_w, windows[-1]
+    if found.paused:
+        return Trial(last.limit_w, "the job paused")
     if found.disturbed:
         return Trial(baseline_w, "the last window departs from the others at its limit")
-    if baseline.windows < enough:
-        return Trial(baseline_w, "measure the baseline again: windows differ")
+    if all(window.limit_w != baseline_w for window in windows[-BASELINE_AGE:]):
+        return Trial(baseline_w, "the baseline was measured long ago")
     for one in tried:
         if one.open:
-            return Trial(one.level.limit_w, "measure again: windows differ")
+            return Trial(one.next_w(last, baseline, goal), "measure again: windows differ")
         if one.kept and one.level.limit_w == last.limit_w and _beyond(last, baseline, found, goal):
             return Trial(baseline_w, "progress fell below the bound")
     return None

@@ -14,12 +14,18 @@ from typing import NamedTuple
 
 from joulie.domain.units import positive
 
-MAX_WINDOWS = 32
+MAX_WINDOWS = 40
 """Windows kept at each limit; the oldest go first, so that a slow drift is followed."""
 PHASE_CHANGE = 0.10
 """Difference of a window from the others at its limit, in logarithms, from which it is of another phase; more where
 the noise is larger (`PHASE_CHANGE_SIGMAS`)."""
 PHASE_CHANGE_SIGMAS = 5.0
+PASSING = 0.04
+"""Difference of a window's progress from the median at its limit, in logarithms, from which it does not count: part of
+a pause fell into it; more where the noise is larger (`PASSING_SIGMAS`)."""
+PASSING_SIGMAS = 3.0
+PAUSE_POWER = 0.3
+"""Share of that difference by which power is lower too, from which the window is of a pause."""
 PHASE_WINDOWS = 3
 """Windows in a row that agree with each other, but not with those before them, and so replace them."""
 
@@ -109,12 +115,15 @@ class Findings:
         noise: standard deviation of the logarithm of a window's progress, by how windows at one limit differ.
         freedom: degrees of freedom of that estimate; 0 where no limit has two windows, and the noise is unknown.
         disturbed: whether the newest window departs from the others at its limit.
+        paused: whether it has less progress and less power than they, and the one before it was as usual. A limit that
+            slows a job down holds it near its power; a job that draws less does something else.
     """
 
     levels: dict[float, Level]
     noise: float
     freedom: int
     disturbed: bool
+    paused: bool
 
 
 def findings(windows: Sequence[Window], baseline_w: float) -> Findings:
@@ -132,12 +141,18 @@ def findings(windows: Sequence[Window], baseline_w: float) -> Findings:
         for window in windows
         if window.progress_per_s is not None
     ]
-    tolerance = max(PHASE_CHANGE, PHASE_CHANGE_SIGMAS * _scatter(known))
+    scatter = _scatter(known)
+    tolerance = max(PHASE_CHANGE, PHASE_CHANGE_SIGMAS * scatter)
     settled: dict[float, list[_Logged]] = {}
     odd: dict[float, list[_Logged]] = {}
+    paused = False
     for window in known:
         limit_w = window.limit_w
-        if not settled.get(limit_w) or window.like(settled[limit_w], tolerance):
+        usual = settled.get(limit_w, [])
+        paused = bool(usual) and not odd[limit_w] and window.pauses(usual, tolerance)
+        if len(usual) == 1 and usual[0].pauses([window], tolerance):
+            usual.clear()  # the first one was of a pause
+        if not usual or window.like(usual, tolerance):
             settled.setdefault(limit_w, []).append(window)
             odd[limit_w] = []
             continue
@@ -147,13 +162,14 @@ def findings(windows: Sequence[Window], baseline_w: float) -> Findings:
             if limit_w == baseline_w:
                 settled, odd = {}, {limit_w: odd[limit_w]}
             settled[limit_w], odd[limit_w] = odd[limit_w], []
-    levels = {limit_w: _level(found) for limit_w, found in settled.items()}
+    counted = {limit_w: _usual(found, max(PASSING, PASSING_SIGMAS * scatter)) for limit_w, found in settled.items()}
+    levels = {limit_w: _level(found) for limit_w, found in counted.items()}
     freedom = sum(level.windows - 1 for level in levels.values())
     squares = sum(
-        (window.progress - levels[limit_w].log_progress) ** 2 for limit_w, found in settled.items() for window in found
+        (window.progress - levels[limit_w].log_progress) ** 2 for limit_w, found in counted.items() for window in found
     )
     noise = math.sqrt(squares / freedom) if freedom else 0.0
-    return Findings(levels, noise, freedom, bool(known) and bool(odd.get(known[-1].limit_w)))
+    return Findings(levels, noise, freedom, bool(known) and bool(odd.get(known[-1].limit_w)), paused)
 
 
 class _Logged(NamedTuple):
@@ -166,9 +182,21 @@ class _Logged(NamedTuple):
     def distance(self, progress: float, power: float) -> float:
         return max(abs(self.progress - progress), abs(self.power - power))
 
+    def pauses(self, others: Sequence[_Logged], tolerance: float) -> bool:
+        """Whether the job did something else for a while: less progress and less power than in the others."""
+        progress = median(other.progress for other in others) - self.progress
+        power = median(other.power for other in others) - self.power
+        return progress > tolerance and power > PAUSE_POWER * tolerance
+
     def like(self, others: Sequence[_Logged], tolerance: float) -> bool:
         middle = self.distance(median(other.progress for other in others), median(other.power for other in others))
         return middle <= tolerance
+
+
+def _usual(windows: Sequence[_Logged], within: float) -> list[_Logged]:
+    """The windows near the median progress, without those that a short pause fell into."""
+    middle = median(window.progress for window in windows)
+    return [window for window in windows if abs(window.progress - middle) <= within] or list(windows)
 
 
 def _scatter(windows: Sequence[_Logged]) -> float:
