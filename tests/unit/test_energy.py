@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joulie.domain.lifetimes import MAX_AGE_MIN, bin_edges_min, hazard_per_min, mean_remaining_min
 from joulie.domain.scoring.energy import (
     EnergyPolicy,
     extension_min,
@@ -18,7 +19,6 @@ from joulie.domain.scoring.energy import (
 from joulie.domain.units import InvalidQuantityError
 from joulie_lab.simulation.cluster import Cluster, NodePool
 from joulie_lab.simulation.engine import QueueSettings, simulate
-from joulie_lab.simulation.engine.lifetimes import MAX_AGE_MIN, bin_edges_min, hazard_per_min, mean_remaining_min
 from joulie_lab.simulation.workload import EQUAL_WORK_KEEP, published_jobs, thinned
 
 LIMITS = (100.0, 30.0, 5.0, 0.09, 0.08, 1.0)

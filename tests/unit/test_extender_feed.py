@@ -111,7 +111,8 @@ def test_hardware_as_load() -> None:
     kept = keep_hardware(msgspec.convert(hardware, NodeHardware))
     assert kept is not None
     node = keep_node(msgspec.convert({"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "191500m"}}}, Node))
-    assert load_facts(node, kept.content, BUILTIN_CATALOGUE) == LoadFacts(191.5, 700.0, 750.0, "AMD", 8.0)
+    expected = LoadFacts(191.5, 700.0, 750.0, "AMD", 8.0, gpu_idle_w=900.0)
+    assert load_facts(node, kept.content, BUILTIN_CATALOGUE) == expected
 
 
 def test_hardware_from_labels_and_of_nobody() -> None:
@@ -123,7 +124,7 @@ def test_hardware_from_labels_and_of_nobody() -> None:
     node = keep_node(msgspec.convert(raw, Node))
     assert "team" not in node.labels
     assert node.offered == {"cpu": 192.0, "nvidia.com/gpu": 4.0}
-    assert load_facts(node, None, BUILTIN_CATALOGUE) == LoadFacts(192.0, 720.0, None, "NVIDIA", 4.0)
+    assert load_facts(node, None, BUILTIN_CATALOGUE) == LoadFacts(192.0, 720.0, None, "NVIDIA", 4.0, gpu_idle_w=210.0)
     nobody = keep_node(msgspec.convert({"metadata": {"name": "n1"}}, Node))
     assert load_facts(nobody, ReportedHardware(), BUILTIN_CATALOGUE) == LoadFacts(None, None, None, None)
 

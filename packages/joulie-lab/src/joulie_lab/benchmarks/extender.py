@@ -32,10 +32,12 @@ from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.apps.extender import wire
 from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers
 from joulie.apps.extender.judge import judge, scores
-from joulie.apps.extender.main import VIEW_S
+from joulie.apps.extender.main import BUSY_S, VIEW_S
 from joulie.apps.extender.metrics import ExtenderMetrics
 from joulie.apps.extender.server import Extender, max_body_bytes, read_body
 from joulie.domain.scoring.extender import NodeClass
+from joulie.domain.scoring.marginal_energy import ScoringAim
+from joulie.domain.scoring.occupancy import LifeClass, Occupancy, PlacedPod
 from joulie.program.http import AsgiApp, Probes, Receive, Scope, Send, Server, observability_app, respond
 from joulie_lab.benchmarks.results import Figures
 
@@ -50,6 +52,7 @@ _BODIES = 20
 _STALENESS_S = 300.0
 _TWINS_CHANGED_S = 500
 """Twins that change in a second, one by one as a watch tells of them: of 5,000 nodes each every ten seconds."""
+_PODS_OF_A_NODE = 10
 _TICK_S = 0.01
 _WARM_UP = 0.1
 _FQDN = "ip-10-{}-{}-12.eu-central-1.compute.internal"
@@ -120,6 +123,7 @@ class ExtenderResult(Figures, frozen=True):
     long_names: BySize
     ratio_to_constants: Mapping[str, Mapping[str, float]]
     different: BySize = msgspec.field(default_factory=dict)
+    marginal: BySize = msgspec.field(default_factory=dict)
 
 
 def measure(plan: Plan, note: Callable[[str], None]) -> ExtenderResult:
@@ -151,8 +155,12 @@ def measure(plan: Plan, note: Callable[[str], None]) -> ExtenderResult:
         compared = _compare(naming, longest, plan, pods)
         others[name] = {str(longest): compared["joulie"]}
         ratios[name] = _ratio_to_constants(compared["joulie"], compared["constants"])
+    marginal: dict[str, ByVerb] = {}
+    for size in plan.sizes[:2]:
+        note(f"{size:,} candidates with SCORING=marginal")
+        marginal[str(size)] = _compare(_short_names, size, plan, apps=("marginal", "constants"))["marginal"]
     return ExtenderResult(
-        joulie, constants, performance, decision_ms, others["long_names"], ratios, others["different"]
+        joulie, constants, performance, decision_ms, others["long_names"], ratios, others["different"], marginal
     )
 
 
@@ -161,15 +169,21 @@ def _ratio_to_constants(joulie: ByVerb, constants: ByVerb) -> dict[str, float]:
     return {verb: joulie[verb].p50_ms / constants[verb].p50_ms for verb in VERBS}
 
 
-def _compare(naming: Naming, size: int, plan: Plan, pods: _Pods = _Pods.ALIKE) -> dict[str, ByVerb]:
-    """Response times of both extenders, asked in turn for `size` candidates, by verb."""
+def _compare(
+    naming: Naming,
+    size: int,
+    plan: Plan,
+    pods: _Pods = _Pods.ALIKE,
+    apps: tuple[str, ...] = ("joulie", "constants"),
+) -> dict[str, ByVerb]:
+    """Response times of extenders, asked in turn for `size` candidates, by verb."""
     names = naming(max(size, _LEAST_FLEET))
-    series = {name: {verb: _Series() for verb in VERBS} for name in APPS}
+    series = {name: {verb: _Series() for verb in VERBS} for name in apps}
     requests = list(_requests(names, size, pods))
     calls = max(1, plan.calls // plan.rounds)
     _pin(-1)
     with ExitStack() as stack:
-        ports = {name: stack.enter_context(served(name, names, core=0)) for name in APPS}
+        ports = {name: stack.enter_context(served(name, names, core=0)) for name in apps}
         callers = {name: stack.enter_context(_Caller(port)) for name, port in ports.items()}
         for _ in range(plan.rounds):
             for name, caller in callers.items():
@@ -197,24 +211,36 @@ def _decision_ms(size: int, plan: Plan) -> Times:
 # ---- the servers
 
 
-def _joulie(names: list[str]) -> tuple[AsgiApp, Callable[[], None]]:
+def _joulie(names: list[str], scoring: ScoringAim = ScoringAim.HEADROOM) -> tuple[AsgiApp, Callable[[], None]]:
     from prometheus_client import CollectorRegistry
 
     registry = CollectorRegistry()
     rng = np.random.default_rng(2)
-    fleet = _fleet(names, rng)
+    occupancy = _occupied(names, rng) if scoring is ScoringAim.MARGINAL else None
+    fleet = _fleet(names, rng, scoring, occupancy)
     extender = Extender(fleet, _no_profile, lambda: (), ExtenderMetrics(registry), time)
     extender.refresh()
 
     view_due = cycle([False] * (round(VIEW_S / _TICK_S) - 1) + [True])
+    busy_due = cycle([False] * (round(BUSY_S / _TICK_S) - 1) + [True])
 
     def tick() -> None:
-        for index in rng.integers(len(names), size=round(_TWINS_CHANGED_S * _TICK_S)).tolist():
+        changed = rng.integers(len(names), size=round(_TWINS_CHANGED_S * _TICK_S)).tolist()
+        for index in changed:
             fleet.set_twin(names[index], _twin(index, rng))
+        if occupancy is not None:
+            occupancy.set_pod(changed[0], _placed(names[changed[0]], rng), time())
+            if next(busy_due):
+                occupancy.refresh(time())
         if next(view_due):
             extender.refresh()
 
     return extender.app(observability_app(Probes(), registry)), tick
+
+
+def _marginal(names: list[str]) -> tuple[AsgiApp, Callable[[], None]]:
+    """The extender with SCORING=marginal: as many pods as in a full cluster, of which 100 change in a second."""
+    return _joulie(names, ScoringAim.MARGINAL)
 
 
 def _constants(names: list[str]) -> tuple[AsgiApp, Callable[[], None]]:
@@ -235,6 +261,7 @@ def _constants(names: list[str]) -> tuple[AsgiApp, Callable[[], None]]:
 
 APPS: Mapping[str, Callable[[list[str]], tuple[AsgiApp, Callable[[], None]]]] = {
     "joulie": _joulie,
+    "marginal": _marginal,
     "constants": _constants,
 }
 
@@ -400,9 +427,28 @@ def _no_profile(_pod: PodFacts) -> ProfileFacts:
     return ProfileFacts()
 
 
-def _fleet(names: list[str], rng: np.random.Generator) -> Fleet:
+def _occupied(names: list[str], rng: np.random.Generator) -> Occupancy:
+    """Pods of some hundred workloads on all nodes."""
+    occupancy = Occupancy()
+    for number in range(_PODS_OF_A_NODE * len(names)):
+        occupancy.set_pod(number, _placed(names[number % len(names)], rng), time())
+    occupancy.refresh(time())
+    return occupancy
+
+
+def _placed(node: str, rng: np.random.Generator) -> PlacedPod:
+    workload, cores, age_s = rng.integers(300), rng.integers(1, 9), rng.exponential(7200.0)
+    return PlacedPod(node, float(cores), 0.0, LifeClass(int(workload), service=False, gpu=False), time() - age_s)
+
+
+def _fleet(
+    names: list[str],
+    rng: np.random.Generator,
+    scoring: ScoringAim = ScoringAim.HEADROOM,
+    occupancy: Occupancy | None = None,
+) -> Fleet:
     """Nodes with fresh twins, half of them eco."""
-    fleet = Fleet(_STALENESS_S)
+    fleet = Fleet(_STALENESS_S, scoring, occupancy=occupancy)
     for index, name in enumerate(names):
         fleet.set_twin(name, _twin(index, rng))
         fleet.set_load(name, LoadFacts(cores=96.0, cpu_max_w=700.0))

@@ -25,6 +25,7 @@ _DOMAIN = Path(marginal.__file__).resolve().parent
 _LAB = Path(__file__).resolve().parent.parent
 
 COMPILED_SOURCES = (
+    (_DOMAIN, "lifetimes.py"),
     (_DOMAIN, "marginal.py"),
     (_DOMAIN, "scoring/*.py"),
     (_LAB, "benchmarks/gpu_sharing/*.py"),

@@ -29,7 +29,7 @@ from joulie.domain.hardware.estimates import (
     TYPICAL_FULL_SHARE,
     TYPICAL_IDLE_SHARE,
 )
-from joulie.domain.hardware.models import CURVE_POINTS
+from joulie.domain.hardware.models import CURVE_POINTS, GpuModel
 from joulie.domain.hardware.resolve import GpuDevices, ResolvedHardware
 from joulie.domain.marginal import gpu_max_or_fallback_w
 from joulie.domain.power.cpu import DEFAULT_FREQUENCY_FLOOR, PLATFORM_SHARE, CpuPower
@@ -299,7 +299,7 @@ def _gpus(devices: GpuDevices, util: FloatArray, cap_percent: FloatArray, catalo
         limit_w, (limit_low_w, limit_high_w) = gpu_max_or_fallback_w(None, devices.vendor), GPU_LIMITS_W
     else:
         limit_w = limit_low_w = limit_high_w = devices.cap_range.base_w
-    idle_w = min(GPU_IDLE_SHARE * limit_w if model is None else model.idle_w, limit_w)
+    idle_w = _idle_w(model, limit_w)
     capped = cap_percent / 100.0
     power_w = np.minimum(natural_power_w(idle_w, limit_w, util), np.maximum(limit_w * capped, idle_w))
     idle_low_w, idle_high_w = idle_w / GPU_IDLE_FACTOR, idle_w * GPU_IDLE_FACTOR
@@ -310,6 +310,21 @@ def _gpus(devices: GpuDevices, util: FloatArray, cap_percent: FloatArray, catalo
         devices.count * np.minimum(idle_low_w + (busy_low_w - idle_low_w) * util, power_w),
         devices.count * np.maximum(idle_high_w + (busy_high_w - idle_high_w) * util, power_w),
     )
+
+
+def _idle_w(model: GpuModel | None, limit_w: float) -> float:
+    """Idle power of one GPU of this limit, W."""
+    return min(GPU_IDLE_SHARE * limit_w if model is None else model.idle_w, limit_w)
+
+
+def gpu_idle_w(hardware: ResolvedHardware, catalogue: Catalogue) -> float:
+    """Idle power of all GPUs of a node, W; 0 without GPUs."""
+    devices = hardware.gpu
+    if devices is None:
+        return 0.0
+    model = None if devices.model is None else catalogue.gpu(devices.model).model
+    known_w = None if devices.cap_range is None else devices.cap_range.base_w
+    return devices.count * _idle_w(model, gpu_max_or_fallback_w(known_w, devices.vendor))
 
 
 def _by_kind(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from joulie_lab.apps.bench.figures import bar_sets, panels, vertical_bars
 from joulie_lab.apps.bench.report import Report, Table
 from joulie_lab.apps.bench.run import benchmark, tell
-from joulie_lab.benchmarks.extender import APPS, FULL, SMALL, VERBS, ExtenderResult, Times, measure
+from joulie_lab.benchmarks.extender import FULL, SMALL, VERBS, ExtenderResult, Times, measure
 from joulie_lab.simulation.report.bars import Bars
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ _LABELS = {
     "performance": "joulie, performance pod",
     "long_names": "joulie, long names",
     "different": "joulie, pods all differ",
+    "marginal": "joulie, SCORING=marginal",
 }
 
 
@@ -50,7 +51,7 @@ def figure(result: ExtenderResult) -> Figure:
             f"{name}, {quantile.removesuffix('_ms')}": [
                 getattr(getattr(result, name)[size][verb], quantile) for size in sizes
             ]
-            for name in APPS
+            for name in ("joulie", "constants")
             for quantile in ("p50_ms", "p99_ms")
         }
         groups = tuple(f"{int(size):,}" for size in sizes)

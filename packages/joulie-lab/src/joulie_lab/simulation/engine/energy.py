@@ -1,6 +1,6 @@
 """The `marginal-energy` scheduler in the compiled loop: learned job statistics, expected node states, and the search.
 
-The formulas are those of `joulie.domain.scoring.energy` and `joulie_lab.simulation.engine.lifetimes`; this module keeps
+The formulas are those of `joulie.domain.scoring.energy` and `joulie.domain.lifetimes`; this module keeps
 their state. A search scores the nodes that are up and one node at rest of each pool, because those are identical.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from joulie.domain import lifetimes
 from joulie.domain.scoring import energy
 from joulie_lab.simulation.compiled import compilable, compiled_inner
-from joulie_lab.simulation.engine import lifetimes
 from joulie_lab.simulation.engine.index import insert, next_member, remove
 from joulie_lab.simulation.engine.power import job_cpu_w, job_gpu_w
 from joulie_lab.simulation.engine.state import (
@@ -33,6 +33,7 @@ for _formula in (
     energy.stranded_gpus,
     energy.extension_min,
     energy.placement_cost_w_min,
+    energy.marginal_cost_w_min,
     energy.packing_rank,
     energy.may_hold,
 ):
@@ -220,24 +221,28 @@ def _cost_w_min(run: Run, job: int, node: int, duration_min: float, step: int) -
     shape = run.jobs.shape[job]
     wake_w_min = 0.0
     if at_rest(rules, nodes, node):
-        up_min = duration_min + energy_rules.wake_min + energy_rules.wake_stay_min
+        busy_min = -(energy_rules.wake_min + energy_rules.wake_stay_min)
         wake_w_min = expected_power_w(run, job, pool) * energy_rules.wake_min
     elif nodes.first_job[node] < 0:
-        up_min = duration_min + (step - nodes.empty_step[node]) * rules.step_min
+        busy_min = float((nodes.empty_step[node] - step) * rules.step_min)
     else:
-        up_min = float(energy.extension_min(duration_min, state.busy_min[node]))
-    unusable_w = 0.0
-    if pools.gpus[pool] > 0:
-        free_cores = float(nodes.free_cores[node])
-        free_gpus = float(nodes.free_gpus[node])
-        before = energy.stranded_gpus(free_gpus, free_cores, energy_rules.cores_per_gpu)
-        after = energy.stranded_gpus(
-            free_gpus - shapes.gpus[shape], free_cores - shapes.cores[shape], energy_rules.cores_per_gpu
+        busy_min = float(state.busy_min[node])
+    return float(
+        energy.marginal_cost_w_min(
+            state.base_w[pool],
+            busy_min,
+            wake_w_min,
+            1.0 if pools.gpus[pool] > 0 else 0.0,
+            float(nodes.free_cores[node]),
+            float(nodes.free_gpus[node]),
+            state.stranded_gpu_w[pool],
+            state.surcharge_w_per_core,
+            energy_rules.cores_per_gpu,
+            duration_min,
+            float(shapes.cores[shape]),
+            float(shapes.gpus[shape]),
         )
-        unusable_w = state.stranded_gpu_w[pool] * (after - before)
-        if shapes.gpus[shape] == 0:
-            unusable_w += state.surcharge_w_per_core * shapes.cores[shape]
-    return float(energy.placement_cost_w_min(state.base_w[pool], up_min, wake_w_min, unusable_w, duration_min))
+    )
 
 
 @compiled_inner

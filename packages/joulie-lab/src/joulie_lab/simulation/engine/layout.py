@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from joulie.domain.lifetimes import bin_edges_min
 from joulie.domain.marginal import GPU_COEFFICIENT_PERFORMANCE, GPU_COEFFICIENT_STANDARD
 from joulie.domain.scoring.energy import EnergyPolicy
 from joulie.domain.units import SECONDS_PER_MINUTE, FloatArray, InvalidQuantityError, non_negative
@@ -14,7 +15,6 @@ from joulie_lab.simulation.cluster import Cluster
 from joulie_lab.simulation.compiled import compiled
 from joulie_lab.simulation.engine import schedulers, state
 from joulie_lab.simulation.engine.index import empty_bitsets, empty_trees
-from joulie_lab.simulation.engine.lifetimes import bin_edges_min
 from joulie_lab.simulation.placement import Demand
 from joulie_lab.simulation.schedulers import BY_CLASS, BY_ENERGY, EngineRules, engine_rules
 from joulie_lab.simulation.workload import JobTable

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from joulie.domain import lifetimes
 from joulie.domain.marginal import CPU_LOAD, gpu_coefficient
 from joulie.domain.scoring import energy
 from joulie.domain.units import BoolArray, FloatArray
 from joulie_lab.simulation.cluster import Cluster
-from joulie_lab.simulation.engine import lifetimes
 from joulie_lab.simulation.engine.energy import UTIL_PRIOR
 from joulie_lab.simulation.engine.layout import (
     QueueSettings,
@@ -176,26 +176,28 @@ class EnergyState:
 
     def _cost_w_min(self, fleet: Fleet, view: NodeView, job: int, demand: Demand) -> FloatArray:
         rules, duration_min = self.energy_rules, self.duration_min(job)
-        up_min = np.where(
+        busy_min = np.where(
             view.at_rest,
-            duration_min + rules.wake_min + rules.wake_stay_min,
-            np.where(
-                view.empty,
-                duration_min + view.empty_min,
-                energy.extension_min(duration_min, self.busy_min),
-            ),
+            -(rules.wake_min + rules.wake_stay_min),
+            np.where(view.empty, -view.empty_min, self.busy_min),
         )
         by_pool_w = np.array([self.power_w(job, index) for index in range(len(self.cluster.pools))])
-        wake_w_min = np.where(view.at_rest, by_pool_w[self.pool] * rules.wake_min, 0.0)
-        before = energy.stranded_gpus(fleet.free_gpus, fleet.free_cores, rules.cores_per_gpu)
-        after = energy.stranded_gpus(
-            fleet.free_gpus - demand.gpus, fleet.free_cores - demand.cores, rules.cores_per_gpu
+        return np.asarray(
+            energy.marginal_cost_w_min(
+                self.base_w,
+                busy_min,
+                np.where(view.at_rest, by_pool_w[self.pool] * rules.wake_min, 0.0),
+                np.where(fleet.gpus > 0.0, 1.0, 0.0),
+                fleet.free_cores,
+                fleet.free_gpus,
+                self.stranded_gpu_w,
+                self.surcharge_w_per_core,
+                rules.cores_per_gpu,
+                duration_min,
+                float(demand.cores),
+                float(demand.gpus),
+            )
         )
-        unusable_w = self.stranded_gpu_w * (after - before)
-        if demand.gpus == 0.0:
-            unusable_w = unusable_w + self.surcharge_w_per_core * demand.cores
-        unusable_w = np.where(fleet.gpus > 0.0, unusable_w, 0.0)
-        return np.asarray(energy.placement_cost_w_min(self.base_w, up_min, wake_w_min, unusable_w, duration_min))
 
     def _bin(self, age_min: float) -> int:
         """Index of the age bin; ages are truncated to whole minutes."""

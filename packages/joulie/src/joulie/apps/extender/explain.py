@@ -9,7 +9,7 @@ import numpy as np
 
 from joulie.apps.extender.feed import WatchState
 from joulie.apps.extender.fleet import REFUSALS, Fleet, FleetView
-from joulie.apps.extender.judge import JudgedPod, node_points
+from joulie.apps.extender.judge import JudgedPod, costs_w_min, node_points
 from joulie.apps.extender.limits import LIMIT_REFUSALS, limits_of, over_limits
 from joulie.domain.grid.power_limits import PowerLimits
 from joulie.domain.scoring.extender import NodeClass, explain, may_run, wire_score
@@ -130,7 +130,9 @@ class NodeScore(_Json, frozen=True):
 
     ``base = clamp(headroomPoints + coolingPoints - trendPoints)``, ``score = clamp(clamp(base + congestionPoints -
     cappedPoints) + zonePoints)``, each within 0..100, and ``wireScore = round(score / 10)``. A node without a fresh
-    twin has the neutral score and no terms but zonePoints; with SCORING energy no node has other terms.
+    twin has the neutral score and no terms but zonePoints; with SCORING energy or marginal no node has other terms.
+    With marginal, `costWMin` is the energy that the pod adds beyond its own, and of the nodes that kube-scheduler asks
+    about the one where it is lowest gets 10.
     """
 
     node: str
@@ -149,6 +151,7 @@ class NodeScore(_Json, frozen=True):
     zone_points: float
     score: float
     wire_score: int
+    cost_w_min: float | None
 
 
 class Explanation(_Json, frozen=True):
@@ -215,7 +218,9 @@ def explanation(pod: JudgedPod, fleet: Fleet, view: FleetView, now_s: float) -> 
     wire = wire_score(score)
     # The terms are those of the headroom score.
     counted = view.scoring is ScoringAim.HEADROOM
-    columns = {name: getattr(terms, name) if counted else np.full(score.shape, np.nan) for name in _TERMS}
+    absent = np.full(score.shape, np.nan)
+    columns = {name: getattr(terms, name) if counted else absent for name in _TERMS}
+    costs = absent if view.marginal is None else costs_w_min(pod, view, view.marginal)
     nodes = [
         NodeScore(
             node=name,
@@ -227,11 +232,12 @@ def explanation(pod: JudgedPod, fleet: Fleet, view: FleetView, now_s: float) -> 
             zone_points=float(zone_points[slot]),
             score=float(score[slot]),
             wire_score=int(wire[slot]),
+            cost_w_min=_known(costs, slot),
             **{column: _known(values, slot) for column, values in columns.items()},
         )
         for name, slot in view.roster.slots.items()
     ]
-    nodes.sort(key=lambda node: (not node.allowed, -node.score, node.node))
+    nodes.sort(key=lambda node: (not node.allowed, -node.score, node.cost_w_min or 0.0, node.node))
     return Explanation(pod=_explained(pod, limits), cluster=_cluster(view, now_s), nodes=nodes)
 
 
@@ -258,7 +264,7 @@ def _explained(pod: JudgedPod, limits: PowerLimits) -> ExplainedPod:
         cores=pod.requests.cores,
         memory_gib=pod.requests.memory_gib,
         gpus=pod.requests.gpus,
-        mistakes=pod.facts.mistakes + limits.mistakes,
+        mistakes=pod.mistakes + limits.mistakes,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -10,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from joulie.adapters.kubernetes import names
-from joulie.adapters.kubernetes.api.core import ConfigMap, Namespace, Node
+from joulie.adapters.kubernetes.api.core import ConfigMap, Namespace, Node, Pod
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware, NodeTwin, WorkloadProfile
 from joulie.adapters.kubernetes.api.v1alpha1.power import EffectiveCapState, PowerMeasurement
 from joulie.adapters.kubernetes.cache import Cache, Key, Watching
@@ -26,10 +27,12 @@ from joulie.adapters.kubernetes.resources import (
     NODE_HARDWARES,
     NODE_TWINS,
     NODES,
+    PODS,
     WORKLOAD_PROFILES,
 )
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers, ZoneHints
+from joulie.apps.extender.judge import placed_pod
 from joulie.domain.accounting.profiles import stated_pue
 from joulie.domain.grid import names as grid_names
 from joulie.domain.grid.power_limits import POWER_LIMIT_KEYS
@@ -37,9 +40,11 @@ from joulie.domain.grid.zones import ZONE_LABELS
 from joulie.domain.hardware import Catalogue
 from joulie.domain.hardware.resolve import ARCHITECTURE_KEY, ReportedHardware, resolve
 from joulie.domain.mode import Mode, mode_of
+from joulie.domain.power_estimate import gpu_idle_w
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.domain.resource_quantity import QuantityError
 from joulie.domain.scoring.extender import NodeClass
+from joulie.domain.scoring.occupancy import Occupancy, PlacedPod
 
 _CLASSES = {"performance": NodeClass.PERFORMANCE, "eco": NodeClass.ECO, "draining": NodeClass.DRAINING}
 _COUNTED_LABELS = ("joulie.io/", "nvidia.com/", "amd.com/", ARCHITECTURE_KEY)
@@ -135,6 +140,8 @@ class Feed(Watching):
         silence_s: float,
         labels: NodeLabels = DEFAULT_LABELS,
         intensity_namespace: str = "",
+        occupancy: Occupancy | None = None,
+        now_s: Callable[[], float] = time.time,
     ) -> None:
         """Prepare the watches; `run` starts them.
 
@@ -146,7 +153,11 @@ class Feed(Watching):
             silence_s: silence after which a watch is reopened, s.
             labels: how to read the labels of nodes.
             intensity_namespace: namespace of the grid controller's intensities; empty without any.
+            occupancy: takes the pods of the nodes; None without SCORING=marginal, which is what watches pods.
+            now_s: current time, s since the epoch.
         """
+        self._occupancy = occupancy
+        self._now_s = now_s
         self._labels = labels
         self._fleet = fleet
         self._catalogue = catalogue
@@ -171,6 +182,10 @@ class Feed(Watching):
                 field_selector=f"metadata.name={INTENSITIES_CONFIG_MAP}",
             )
             self._intensities.add_listener(self._intensities_changed)
+        self._pods: Cache[Pod, PlacedPod] | None = None
+        if occupancy is not None:
+            self._pods = watch(PODS, placed_pod, field_selector="spec.nodeName!=")
+            self._pods.add_listener(self._pod_changed)
         self._twins.add_listener(self._twin_changed)
         self._hardware.add_listener(self._hardware_changed)
         self._node_cache.add_listener(self._node_changed)
@@ -189,6 +204,8 @@ class Feed(Watching):
         }
         if self._intensities is not None:
             caches[CONFIG_MAPS.plural] = self._intensities
+        if self._pods is not None:
+            caches[PODS.plural] = self._pods
         return caches
 
     def states(self) -> Iterator[WatchState]:
@@ -244,6 +261,11 @@ class Feed(Watching):
     def _intensities_changed(self, _key: Key, _old: Intensities | None, new: Intensities | None) -> None:
         self.changes += 1
         self._fleet.set_intensities(new)
+
+    def _pod_changed(self, key: Key, _old: PlacedPod | None, new: PlacedPod | None) -> None:
+        self.changes += 1
+        if self._occupancy is not None:
+            self._occupancy.set_pod(key, new, self._now_s())
 
     def _policies_changed(self, key: Key, _old: dict[str, str] | None, new: dict[str, str] | None) -> None:
         self.changes += 1
@@ -352,6 +374,7 @@ def load_facts(node: NodeFacts, reported: ReportedHardware | None, catalogue: Ca
         gpu_max_w=None if gpu is None else gpu.requested_max_w,
         gpu_vendor=None if gpu is None else gpu.vendor,
         gpus=0.0 if gpu is None else float(gpu.count),
+        gpu_idle_w=gpu_idle_w(hardware, catalogue),
         gpu_model="" if gpu is None else gpu.raw or gpu.model or "",
         pue=node.pue,
         gpu_pue=node.gpu_pue,

@@ -6,7 +6,7 @@ Slot 0 represents every unknown node: it has no twin, so it passes the filter an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from itertools import repeat
 from operator import attrgetter
@@ -21,11 +21,14 @@ from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
 from joulie.domain.grid.place import zone_points
 from joulie.domain.grid.request import GPU_WORKLOAD_TYPES
 from joulie.domain.grid.zones import zone_of_node
+from joulie.domain.hardware.estimates import TYPICAL_IDLE_SHARE
 from joulie.domain.marginal import FullLoad, cpu_max_or_fallback_w, gpu_max_or_fallback_w
 from joulie.domain.mode import Mode
 from joulie.domain.quantities import finite_number, positive_number
 from joulie.domain.scoring.extender import WIRE_MAXIMUM, NodeClass, TwinView, performance_pressure
 from joulie.domain.scoring.marginal_energy import ScoringAim
+from joulie.domain.scoring.marginal_placement import NodeOccupancy, packing_ranks
+from joulie.domain.scoring.occupancy import NO_PODS, LifeClass, Occupancy
 from joulie.domain.units import BoolArray, FloatArray, IntArray
 
 UNKNOWN_SLOT = 0
@@ -114,6 +117,7 @@ class LoadFacts:
         gpu_model: model of the GPUs; empty if unknown.
         pue: PUE that the node's annotation says.
         gpu_pue: PUE of GPUs that it says.
+        gpu_idle_w: idle power of all GPUs, W.
     """
 
     cores: float | None = None
@@ -124,6 +128,13 @@ class LoadFacts:
     gpu_model: str = ""
     pue: float | None = None
     gpu_pue: float | None = None
+    gpu_idle_w: float = 0.0
+
+    @property
+    def base_w(self) -> float:
+        """Power of the idle node, W: what it draws for being up."""
+        cpu_max_w, _, _ = _full_load(self)
+        return TYPICAL_IDLE_SHARE * cpu_max_w + self.gpu_idle_w
 
     def full_w(self, profiles: HardwareProfiles) -> tuple[float, ...]:
         """Power of the node at full load with PUE by type of GPU workload (`FULL_W_TYPES`), W; NaN if unknown.
@@ -160,8 +171,8 @@ _TWIN_FIELDS = tuple(field.name for field in fields(TwinNumbers))
 _N_TWIN = len(_TWIN_FIELDS)
 _numbers = attrgetter(*_TWIN_FIELDS)
 _CAPPED_W = _TWIN_FIELDS.index("capped_w")
-_UPDATED_S, _NODE_CLASS, _INTENSITY, _ZONE = range(_N_TWIN, _N_TWIN + 4)
-_FULL_W = slice(_ZONE + 1, _ZONE + 1 + len(FULL_W_TYPES))
+_UPDATED_S, _NODE_CLASS, _INTENSITY, _ZONE, _BASE_W, _GPUS = range(_N_TWIN, _N_TWIN + 6)
+_FULL_W = slice(_GPUS + 1, _GPUS + 1 + len(FULL_W_TYPES))
 _CPU_MAX_W, _CORES, _GPU_MAX_W = range(_FULL_W.stop, _FULL_W.stop + 3)
 _N_ROWS = _GPU_MAX_W + 1
 DEFAULT_PROFILES = HardwareProfiles()
@@ -176,14 +187,33 @@ class Roster:
     Attributes:
         slots: slot by node name.
         entries: HostPriority entry of a node and score, at index ``slot * 11 + score``.
+        names: node name by slot; empty where there is none.
     """
 
     slots: dict[str, int]
     entries: list[bytes]
+    names: list[str]
 
     def copy(self) -> Roster:
         """A copy that a view can keep while this roster changes."""
-        return Roster(self.slots.copy(), self.entries.copy())
+        return Roster(self.slots.copy(), self.entries.copy(), self.names.copy())
+
+
+@dataclass(frozen=True, eq=False)
+class MarginalView:
+    """What SCORING=marginal needs of all nodes; arrays have shape ``(n_slots,)``.
+
+    Attributes:
+        nodes: what runs on them; those in observe mode are not judged.
+        ranks: how empty they are.
+        surcharge_w_per_core: surcharge for CPU work on a GPU node, W a core.
+        duration_min: expected duration of a pod, by what it is like and the duration that it states.
+    """
+
+    nodes: NodeOccupancy
+    ranks: FloatArray
+    surcharge_w_per_core: float
+    duration_min: Callable[[LifeClass, float | None], float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,6 +235,7 @@ class FleetView:
         full_w: power of each node at full load with PUE by type of GPU workload, W, shape ``(n_types, n_nodes)``; NaN
             if unknown, and in observe mode.
         policies: policies of namespaces about the power of nodes, as annotations by namespace.
+        marginal: what SCORING=marginal needs; None with another.
     """
 
     roster: Roster
@@ -220,6 +251,7 @@ class FleetView:
     zone_weight: float
     full_w: FloatArray
     policies: Policies
+    marginal: MarginalView | None = None
 
     def points_for(self, chosen_zone: str | None) -> FloatArray:
         """What zones add to the scores of a pod: by its chosen zone, if it has one here, else by their intensity."""
@@ -261,6 +293,7 @@ class Fleet:
         *,
         intensity_weight: float = 0.0,
         profiles: HardwareProfiles = DEFAULT_PROFILES,
+        occupancy: Occupancy | None = None,
     ) -> None:
         """Create an empty fleet.
 
@@ -270,7 +303,10 @@ class Fleet:
             mode: mode of nodes without a label of their own.
             intensity_weight: points that a node gains or loses by the carbon intensity of its zone, 0..100.
             profiles: whose default PUEs and GPU workloads count in the power of nodes.
+            occupancy: pods of the nodes, for SCORING=marginal; None with another.
         """
+        self._occupancy = occupancy
+        self._places: tuple[Roster, int, IntArray] | None = None
         self._profiles = profiles
         self._enforced = mode is Mode.ENFORCE
         self._intensity_weight = intensity_weight
@@ -281,7 +317,7 @@ class Fleet:
         self._scoring = scoring
         self._nodes: dict[str, _Node] = {}
         self._free: list[int] = []
-        self._roster = Roster({}, [b""] * N_SCORES)
+        self._roster = Roster({}, [b""] * N_SCORES, [""])
         self._shared: Roster | None = None
         self._refusals: Refusals = {node_class: {} for node_class in REFUSALS}
         self._shared_refusals: Refusals | None = None
@@ -339,6 +375,8 @@ class Fleet:
         self._table[_CPU_MAX_W:, node.slot] = _full_load(load or LoadFacts())
         self._enter_full_w(node)
         self._settle(name, node)
+        if load is None and self._occupancy is not None:
+            self._occupancy.forget(name)
 
     def set_policies(self, namespace: str, policies: Mapping[str, str] | None) -> None:
         """Set a namespace's policies about the power of nodes, as annotations; None without any."""
@@ -387,7 +425,32 @@ class Fleet:
             self._intensity_weight,
             table[_FULL_W],
             self._shared_policies,
+            self._marginal(self._shared, table, now_s),
         )
+
+    def _marginal(self, roster: Roster, table: FloatArray, now_s: float) -> MarginalView | None:
+        if self._occupancy is None:
+            return None
+        found, places = self._occupancy.view(now_s), self._places_of(roster, self._occupancy)
+        cores, gpus = table[_CORES], np.nan_to_num(table[_GPUS])
+        nodes = NodeOccupancy(
+            table[_BASE_W],
+            found.busy_min[places],
+            cores,
+            gpus,
+            np.maximum(0.0, cores - found.used_cores[places]),
+            np.maximum(0.0, gpus - found.used_gpus[places]),
+        )
+        return MarginalView(nodes, packing_ranks(nodes), nodes.surcharge_w_per_core, self._occupancy.duration_min)
+
+    def _places_of(self, roster: Roster, occupancy: Occupancy) -> IntArray:
+        """Index in the occupancy by slot, kept until one of them changes."""
+        if self._places is None or self._places[:2] != (roster, occupancy.index_changes):
+            slots, places = roster.slots, np.full(len(roster.entries) // N_SCORES, NO_PODS)
+            found = np.fromiter(map(occupancy.index.get, slots, repeat(NO_PODS)), np.int64, len(slots))
+            places[np.fromiter(slots.values(), np.int64, len(slots))] = found
+            self._places = roster, occupancy.index_changes, places
+        return self._places[2]
 
     def _zone_points(self, g_per_kwh: FloatArray, now_s: float) -> FloatArray:
         found = self._intensities
@@ -438,6 +501,8 @@ class Fleet:
         """Enter the node's power for the limits of pods; none in observe mode, so that it is open to all."""
         load = node.load if node.enforced else None
         self._table[_FULL_W, node.slot] = (load or LoadFacts()).full_w(self._profiles)
+        self._table[_BASE_W, node.slot] = np.nan if load is None else load.base_w
+        self._table[_GPUS, node.slot] = 0.0 if load is None else load.gpus
 
     def _enter_intensity(self, node: _Node) -> None:
         """Enter the intensity of the node's zone; none in observe mode, so that the node has no points."""
@@ -457,6 +522,7 @@ class Fleet:
             quoted = json_text(name)
             first = node.slot * N_SCORES
             self._roster.slots[name] = node.slot
+            self._roster.names[node.slot] = name
             self._roster.entries[first : first + N_SCORES] = [host_score(quoted, score) for score in range(N_SCORES)]
             self._shared = None
         return node
@@ -468,6 +534,7 @@ class Fleet:
             self._table[_NODE_CLASS, node.slot] = node.node_class
             return
         del self._nodes[name], self._roster.slots[name]
+        self._roster.names[node.slot] = ""
         self._clear(node.slot)
         self._free.append(node.slot)
         self._shared = None
@@ -495,6 +562,7 @@ class Fleet:
         if slot == self._table.shape[1]:
             self._table = np.concatenate([self._table, np.empty_like(self._table)], axis=1)
         self._roster.entries.extend([b""] * N_SCORES)
+        self._roster.names.append("")
         self._clear(slot)
         return slot
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+
+import numpy as np
 
 from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts, pod_facts
-from joulie.apps.extender.fleet import FleetView
+from joulie.apps.extender.fleet import FleetView, MarginalView
 from joulie.domain.grid import names
 from joulie.domain.grid.place import with_zone_points
+from joulie.domain.grid.request import stated_runtime_s
 from joulie.domain.marginal import PodRequests
-from joulie.domain.scoring.extender import PodView, wire_score
-from joulie.domain.scoring.marginal_energy import node_scores
+from joulie.domain.policy import PodPhase
+from joulie.domain.quantities import SECONDS_PER_MINUTE
+from joulie.domain.runtimes import workload_of
+from joulie.domain.scoring.extender import NodeClass, PodView, wire_score
+from joulie.domain.scoring.marginal_energy import ScoringAim, node_scores
+from joulie.domain.scoring.marginal_placement import Job, placement_costs, placement_levels
+from joulie.domain.scoring.occupancy import LifeClass, PlacedPod
 from joulie.domain.units import FloatArray, IntArray
 
 Profiles = Callable[[PodFacts], ProfileFacts]
@@ -30,31 +38,89 @@ class JudgedPod:
         view: its workload class and sensitivities, with its profile applied.
         requests: resource requests as kube-scheduler counts them.
         chosen_zone: zone that the grid controller has chosen for it; None if it has not.
+        life: pods whose durations are like its own.
+        stated_min: duration that it states, min; None without one.
+        mistakes: a sentence for each annotation of the pod that is malformed.
     """
 
     meta: ObjectMeta
     facts: PodFacts
     view: PodView
     requests: PodRequests
-    chosen_zone: str | None = None
+    chosen_zone: str | None
+    life: LifeClass
+    stated_min: float | None
+    mistakes: tuple[str, ...]
 
-    @property
-    def kind(self) -> tuple[PodView, PodRequests, str | None]:
+    def kind(self, scoring: ScoringAim) -> Hashable:
         """Everything that scores depend on; equal for the pods of one Job."""
-        return self.view, self.requests, self.chosen_zone
+        kind = self.view, self.requests, self.chosen_zone
+        return (*kind, self.life, self.stated_min) if scoring is ScoringAim.MARGINAL else kind
 
 
 def judge(pod: Pod, profiles: Profiles) -> JudgedPod:
     """Resolve a Pod with its profile and requests."""
     facts = pod_facts(pod)
-    asked = facts.requests
+    asked, annotations = facts.requests, pod.metadata.annotations
     requests = PodRequests(asked.cpu_cores, asked.memory_gib, asked.gpus)
-    chosen_zone = pod.metadata.annotations.get(names.CHOSEN_ZONE)
-    return JudgedPod(pod.metadata, facts, facts.view(profiles(facts)), requests, chosen_zone)
+    stated_s, mistakes = stated_runtime_s(annotations)
+    return JudgedPod(
+        pod.metadata,
+        facts,
+        facts.view(profiles(facts)),
+        requests,
+        annotations.get(names.CHOSEN_ZONE),
+        life_class(facts),
+        None if stated_s is None else stated_s / SECONDS_PER_MINUTE,
+        facts.mistakes + mistakes,
+    )
+
+
+def life_class(facts: PodFacts) -> LifeClass:
+    """The pods whose durations are like those of this one: of a CronJob, of Jobs of one template, of a service."""
+    owner = facts.owner
+    workload = workload_of(facts.namespace, owner.kind, owner.name)
+    of = workload or (facts.namespace, owner.kind, owner.name)
+    return LifeClass(of, service=workload is None, gpu=facts.requests.gpus > 0.0)
+
+
+def placed_pod(pod: Pod) -> PlacedPod | None:
+    """What SCORING=marginal keeps of a pod; None for one that is on no node, or has ended."""
+    facts = pod_facts(pod)
+    if not facts.node_name or facts.phase is PodPhase.FINISHED:
+        return None
+    stated_s, _ = stated_runtime_s(pod.metadata.annotations)
+    return PlacedPod(
+        facts.node_name,
+        facts.requests.cpu_cores,
+        facts.requests.gpus,
+        None if facts.daemon or facts.static else life_class(facts),
+        facts.running_since_s,
+        None if stated_s is None else stated_s / SECONDS_PER_MINUTE,
+    )
+
+
+def costs_w_min(pod: JudgedPod, fleet: FleetView, marginal: MarginalView) -> FloatArray:
+    """Cost of a pod on all nodes, W min, shape ``(n_slots,)``; NaN where it is not judged, infinite where it is unfit.
+
+    A zone's points are the share by which its intensity is below the mean, and so is what the pod's own energy counts.
+    """
+    duration_min = marginal.duration_min(pod.life, pod.stated_min)
+    job = Job(pod.requests.cores, pod.requests.gpus, duration_min)
+    costs = placement_costs(marginal.nodes, job, marginal.surcharge_w_per_core)
+    points = fleet.points_for(pod.chosen_zone)
+    if points.any():
+        added_w = fleet.load.marginal_w(pod.requests, performance=pod.view.performance)
+        costs = costs - points / 100.0 * added_w * duration_min
+    if pod.view.reschedulable is False:
+        costs = np.where(fleet.twins.node_class == NodeClass.DRAINING, np.inf, costs)
+    return costs
 
 
 def node_points(pod: JudgedPod, fleet: FleetView) -> FloatArray:
     """Scores 0..100 of all nodes for a pod, by power and by the carbon intensity of zones, shape ``(n_slots,)``."""
+    if fleet.marginal is not None:
+        return 10.0 * placement_levels(costs_w_min(pod, fleet, fleet.marginal)).astype(np.float64)
     by_power = node_scores(fleet.scoring, pod.view, pod.requests, fleet.twins, fleet.load)
     return with_zone_points(by_power, fleet.points_for(pod.chosen_zone))
 

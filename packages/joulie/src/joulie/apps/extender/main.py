@@ -21,6 +21,8 @@ from joulie.apps.extender.server import Extender
 from joulie.apps.extender.settings import ExtenderSettings
 from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.hardware import Catalogue
+from joulie.domain.scoring.marginal_energy import ScoringAim
+from joulie.domain.scoring.occupancy import Occupancy
 from joulie.program import logs, tracing
 from joulie.program.http import ALL_INTERFACES, Probes, Server, lame_duck, observability_app, parse_address
 from joulie.program.run import run
@@ -30,6 +32,8 @@ VIEW_S = 0.1
 """Debounce of changes before requests see them; far below the settling time of the drain guard."""
 _AGE_S = 1.0
 """Interval at which views are renewed without changes, since twins become stale with time."""
+BUSY_S = 5.0
+"""Interval at which the expected ends of pods are estimated anew, for SCORING=marginal."""
 
 _log = logging.getLogger(__name__)
 
@@ -67,12 +71,14 @@ async def serve(
         profiles: hardware profiles with the default PUEs.
     """
     registry = CollectorRegistry()
+    occupancy = Occupancy() if settings.scoring is ScoringAim.MARGINAL else None
     fleet = Fleet(
         settings.twin_staleness_s,
         settings.scoring,
         settings.mode,
         intensity_weight=settings.intensity_weight,
         profiles=profiles,
+        occupancy=occupancy,
     )
     labels = NodeLabels(settings.power_profile_label, settings.mode)
     connection = KubeClient.connect(
@@ -87,6 +93,7 @@ async def serve(
             silence_s=settings.cache_ttl_s,
             labels=labels,
             intensity_namespace=settings.intensity_namespace,
+            occupancy=occupancy,
         )
         door = Extender(fleet, feed.profile, feed.states, ExtenderMetrics(registry), time.time, labels=labels)
         StateCollector(lambda: door.view, feed.states, registry)
@@ -100,7 +107,7 @@ async def serve(
             asyncio.TaskGroup() as group,
         ):
             _log.info("listening", extra={"port": server.port, "tls": settings.tls is not None})
-            tasks = [group.create_task(feed.run()), group.create_task(_keep_view(feed, door))]
+            tasks = [group.create_task(feed.run()), group.create_task(_keep_view(feed, door, occupancy))]
             await lame_duck(stop, probes, settings.shutdown_delay_s)
             for task in tasks:
                 task.cancel()
@@ -120,18 +127,24 @@ def _profiles_of(settings: ExtenderSettings) -> HardwareProfiles:
     return profiles
 
 
-async def _keep_view(feed: Feed, door: Extender) -> None:
+async def _keep_view(feed: Feed, door: Extender, occupancy: Occupancy | None) -> None:
     """Set the first view once all caches are synced, then renew it on changes and as twins age, until cancelled."""
     await feed.wait_synced()
+    if occupancy is not None:
+        occupancy.refresh(time.time())
     door.refresh()
     # What has been listed lives as long as the process: the collector need not look through it ever again.
     gc.collect()
     gc.freeze()
     _log.info("ready")
     seen, seen_at_s = feed.changes, time.monotonic()
+    learned_s = seen_at_s
     while True:
         await asyncio.sleep(VIEW_S)
         now_s = time.monotonic()
+        if occupancy is not None and now_s - learned_s >= BUSY_S:
+            learned_s = now_s
+            occupancy.refresh(time.time())
         if feed.changes != seen or now_s - seen_at_s >= _AGE_S:
             seen, seen_at_s = feed.changes, now_s
             door.refresh()

@@ -7,14 +7,19 @@ from collections.abc import Hashable
 import numpy as np
 
 from joulie.apps.extender import wire
-from joulie.apps.extender.fleet import N_SCORES, UNKNOWN_SLOT, FleetView, Roster, slots_of
-from joulie.apps.extender.judge import JudgedPod, scores
-from joulie.domain.units import IntArray
+from joulie.apps.extender.fleet import N_SCORES, UNKNOWN_SLOT, FleetView, MarginalView, Roster, slots_of
+from joulie.apps.extender.judge import JudgedPod, costs_w_min, scores
+from joulie.domain.scoring.extender import WIRE_MAXIMUM
+from joulie.domain.scoring.marginal_placement import cheapest
+from joulie.domain.units import FloatArray, IntArray
 
 _CACHED_KINDS = 16
 """Number of kinds of pods in the least-recently-used cache: pods may all differ."""
 _FEW_CANDIDATES = 0.5
 """Share of the nodes up to which serialising the candidates alone is cheaper than all nodes."""
+
+_CHEAPEST = 4
+"""Number of the cheapest nodes of all that are looked up among the candidates."""
 
 
 class Rankings:
@@ -36,12 +41,33 @@ class Rankings:
         """A HostPriorityList, in the order of the candidates."""
         ranking = self._ranking(pod, len(candidates), fleet)
         try:
-            return wire.json_array(map(ranking.entries.__getitem__, candidates))
+            entries = list(map(ranking.entries.__getitem__, candidates))
         except KeyError:
-            return wire.json_array(_entries(ranking.by_slot, candidates, fleet.roster))
+            entries = _entries(ranking.by_slot, candidates, fleet.roster)
+        if fleet.marginal is not None:
+            self._raise_best(entries, candidates, ranking, pod, fleet.marginal)
+        return wire.json_array(entries)
+
+    @staticmethod
+    def _raise_best(
+        entries: list[bytes], candidates: list[str], ranking: _Ranking, pod: JudgedPod, marginal: MarginalView
+    ) -> None:
+        """Give the cheapest candidate the score that no other node has."""
+        roster, costs = ranking.fleet.roster, ranking.costs_w_min(pod, marginal)
+        if len(candidates) > _FEW_CANDIDATES * len(roster.slots):
+            # The cheapest of all nodes is most likely among so many, and found faster than the slots of all of them.
+            asked = set(candidates)
+            for slot in cheapest(costs, marginal.ranks, _CHEAPEST):
+                if roster.names[slot] in asked:
+                    entries[candidates.index(roster.names[slot])] = roster.entries[slot * N_SCORES + WIRE_MAXIMUM]
+                    return
+        slots = slots_of(roster, candidates)
+        for best in cheapest(costs[slots], marginal.ranks[slots], 1):
+            entries[best] = roster.entries[int(slots[best]) * N_SCORES + WIRE_MAXIMUM]
 
     def _ranking(self, pod: JudgedPod, n_candidates: int, fleet: FleetView) -> _Ranking:
-        ranking = self._known.pop(pod.kind, None)
+        kind = pod.kind(fleet.scoring)
+        ranking = self._known.pop(kind, None)
         seen = ranking is not None and ranking.fleet.roster is fleet.roster
         if ranking is None or not seen:
             ranking = _Ranking(fleet, scores(pod, fleet))
@@ -49,7 +75,7 @@ class Rankings:
             ranking.renew(fleet, scores(pod, fleet))
         if not ranking.entries and (seen or n_candidates > _FEW_CANDIDATES * len(fleet.roster.slots)):
             ranking.fill(self._latest(fleet.roster))
-        self._known[pod.kind] = ranking
+        self._known[kind] = ranking
         if len(self._known) > _CACHED_KINDS:
             del self._known[next(iter(self._known))]
         return ranking
@@ -73,6 +99,7 @@ class _Ranking:
         self.fleet = fleet
         self.by_slot = by_slot
         self.entries: dict[str, bytes] = {}
+        self._costs_w_min: FloatArray | None = None
         self._names: list[str] = []
         self._slots: IntArray = np.empty(0, np.int64)
 
@@ -89,7 +116,14 @@ class _Ranking:
     def renew(self, fleet: FleetView, by_slot: IntArray) -> None:
         """Switch to another view of the same roster."""
         former, self.fleet, self.by_slot = self.by_slot, fleet, by_slot
+        self._costs_w_min = None
         self._replace(former)
+
+    def costs_w_min(self, pod: JudgedPod, marginal: MarginalView) -> FloatArray:
+        """Costs by slot for this kind of pod in this view."""
+        if self._costs_w_min is None:
+            self._costs_w_min = costs_w_min(pod, self.fleet, marginal)
+        return self._costs_w_min
 
     def _replace(self, former: IntArray) -> None:
         """Replace the entries of nodes whose score changed."""

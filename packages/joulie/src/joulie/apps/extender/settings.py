@@ -42,7 +42,8 @@ class ExtenderSettings(ModeSettings, ServerSettings):
     scoring: ScoringAim = choice(
         "SCORING",
         ScoringAim.HEADROOM,
-        "What makes a node good: headroom under its limit, or energy, the least power that the pod adds.",
+        "What makes a node good: headroom under its limit; energy, the least power that the pod adds; or marginal, the "
+        "least energy over the pod's expected duration where empty nodes rest or leave, which also watches pods.",
         ScoringAim,
     )
     intensity_weight: float = number(

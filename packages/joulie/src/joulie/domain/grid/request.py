@@ -261,6 +261,15 @@ def first_readable(
     return None, None, tuple(mistakes)
 
 
+def stated_runtime_s(annotations: Mapping[str, str]) -> tuple[float | None, tuple[str, ...]]:
+    """How long a pod's own annotations say that it will run, s; and a sentence for each that is malformed."""
+    readers = {names.RUNTIME: _runtime_s, names.RUNTIME_HOURS: _runtime_of_hours_s}
+    if readers.keys().isdisjoint(annotations):
+        return None, ()
+    _candidate, found_s, mistakes = first_readable(Cascade(annotations, WorkloadType.GENERIC, {}, {}), readers)
+    return found_s, mistakes
+
+
 def request_of(
     scheduler_name: str,
     annotations: Mapping[str, str],

@@ -84,6 +84,45 @@ def placement_cost_w_min(
     return base_w * up_min + wake_w_min + unusable_w * duration_min
 
 
+def marginal_cost_w_min(
+    base_w: FloatLike,
+    busy_min: FloatLike,
+    wake_w_min: FloatLike,
+    has_gpus: FloatLike,
+    free_cores: FloatLike,
+    free_gpus: FloatLike,
+    stranded_gpu_w: FloatLike,
+    surcharge_w_per_core: float,
+    cores_per_gpu: float,
+    duration_min: FloatLike,
+    cores: FloatLike,
+    gpus: FloatLike,
+) -> FloatLike:
+    """Cost of a job on a node: the whole rule, for the simulator's kernel, its reference and the extender.
+
+    Args:
+        base_w: base power of the node above its power at rest, W.
+        busy_min: minutes for which the node would be up anyway; negative where the job keeps it up for longer than its
+            own duration: minus the minutes that an awake node has been empty, or minus the minutes that waking takes
+            and that a woken node is expected to stay up.
+        wake_w_min: what the job draws while the node wakes, W min; 0 where it is awake.
+        has_gpus: 1 where the node has GPUs, else 0.
+        free_cores: cores of the node that no job has requested.
+        free_gpus: GPUs of the node that no job has requested.
+        stranded_gpu_w: price of a stranded GPU of the node, W.
+        surcharge_w_per_core: surcharge for CPU work on a node with GPUs, W a core.
+        cores_per_gpu: free cores that a free GPU needs to stay usable.
+        duration_min: expected duration of the job.
+        cores: cores that the job requests.
+        gpus: GPUs that the job requests.
+    """
+    before = stranded_gpus(free_gpus, free_cores, cores_per_gpu)
+    after = stranded_gpus(free_gpus - gpus, free_cores - cores, cores_per_gpu)
+    unusable_w = stranded_gpu_w * (after - before) + surcharge_w_per_core * cores * (gpus == 0.0)
+    up_min = extension_min(duration_min, busy_min)
+    return placement_cost_w_min(base_w, up_min, wake_w_min, has_gpus * unusable_w, duration_min)
+
+
 def packing_rank(free_cores: FloatLike, free_gpus: FloatLike, cores_per_gpu_of_node: FloatLike) -> FloatLike:
     """How empty a node is, in cores; among equal costs the fullest node wins."""
     return free_cores + cores_per_gpu_of_node * free_gpus

@@ -34,6 +34,8 @@ class ScoringAim(StrEnum):
     """Power left under its limit, cool air, a falling trend: the published formula."""
     ENERGY = "energy"
     """The least added power."""
+    MARGINAL = "marginal"
+    """The least energy over the pod's expected duration, nodes that can rest instead included."""
 
 
 def node_scores(
