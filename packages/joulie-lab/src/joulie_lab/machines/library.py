@@ -67,6 +67,7 @@ _H100 = Gpu("NVIDIA H100 80GB HBM3", "nvidia", 75.0, 200.0, 700.0, 700.0)
 _B200 = Gpu("NVIDIA B200", "nvidia", 140.0, 200.0, 1000.0, 1000.0)
 _L40S = Gpu("NVIDIA L40S", "nvidia", 35.0, 100.0, 350.0, 350.0)
 _GH200 = Gpu("NVIDIA GH200 480GB", "nvidia", 80.0, 100.0, 900.0, 900.0)
+_MI210 = Gpu("AMD Instinct MI210", "amd", 40.0, 0.0, 300.0, 300.0)
 _MI300X = Gpu("AMD Instinct MI300X", "amd", 140.0, 0.0, 750.0, 750.0)
 
 _8380_PAGE = (
@@ -233,6 +234,15 @@ MACHINES = {
         ),
         replace(_TWO_9654, name="mi300x", title="2 x AMD EPYC 9654, 8 x AMD Instinct MI300X", gpu=_MI300X, gpus=8),
         replace(_TWO_8380, name="l40s", title="2 x Intel Xeon Platinum 8380, 4 x NVIDIA L40S", gpu=_L40S, gpus=4),
+        replace(
+            _TWO_8380,
+            name="two-vendors",
+            title="2 x Intel Xeon Platinum 8380, 2 x NVIDIA L40S and 2 x AMD Instinct MI210",
+            gpu=_L40S,
+            gpus=2,
+            other_gpu=_MI210,
+            other_gpus=2,
+        ),
         Spec(
             "gh200",
             "NVIDIA GH200: 1 x Grace, 1 x GPU",

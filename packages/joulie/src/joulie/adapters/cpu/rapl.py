@@ -180,6 +180,8 @@ class _Zones:
         """Why there are no packages."""
         if not self.entries():
             return f"no RAPL zones in {self.folder}: no driver for this CPU, or a virtual machine"
+        if found := [zone.id for zone in self.all() if zone.named]:
+            return f"no package zones in {self.folder}, only {', '.join(found)}"
         return (
             f"no package zones in {self.folder}: container runtimes hide them from unprivileged "
             "containers; mount the host's /sys at another path and set HOST_SYS to it"

@@ -72,7 +72,7 @@ def _status(cpu: api.CpuHardware, gpu: api.GpuHardware) -> api.NodeHardwareStatu
 def _host_cpu(seen: Observation, catalogue: Catalogue) -> api.CpuHardware:
     info = seen.cpu
     match = catalogue.cpu(info.model or "")
-    sockets = info.sockets or seen.limited_sockets or None
+    sockets = seen.sockets
     cores = info.cores or None
     # A virtual machine has nothing to cap: a range would make its part of a package pass for all of it.
     cap_range = seen.cpu_range if seen.packages or seen.policies else None
@@ -84,8 +84,10 @@ def _host_cpu(seen: Observation, catalogue: Catalogue) -> api.CpuHardware:
     )
     known = resolve(reported, {}, {}, catalogue).cpu
     warnings = () if info.model else ("the CPU's model string cannot be read",)
-    if info.sockets and seen.packages and info.sockets != seen.limited_sockets:
+    if info.sockets and seen.packages and info.sockets > seen.limited_sockets:
         warnings = (*warnings, f"{info.sockets} sockets, but {seen.limited_sockets} packages with a power limit")
+    if info.sockets and info.sockets < (sockets or 0):
+        warnings = (*warnings, f"{sockets} sockets, but CPUs of {info.sockets} are online")
     if seen.cpu_power.problems:
         warnings = (*warnings, f"no CPU power: {format_problems(seen.cpu_power.problems)}")
     if known.caveat:

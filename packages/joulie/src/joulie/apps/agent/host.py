@@ -106,6 +106,11 @@ class Observation:
     gpus_exist: bool = False
 
     @property
+    def sockets(self) -> int | None:
+        """Number of sockets, also those whose CPUs are all offline; None if nothing tells."""
+        return max(self.cpu.sockets or 0, self.cpu_power.sockets, self.limited_sockets) or None
+
+    @property
     def limited_sockets(self) -> int:
         """Number of sockets that the power limiter lists."""
         return len({socket_of(package.id) for package in self.packages})
@@ -207,7 +212,7 @@ class Host:
     def enforce_cpu(self, cap: WantedCap, now_s: float) -> Outcome:
         """Apply a cap to the CPUs; requires an earlier `observe_cpu`."""
         seen = self._observed()
-        sockets = seen.cpu.sockets or seen.cpu_power.sockets or seen.limited_sockets or 1
+        sockets = seen.sockets or 1
         power = seen.cpu_power
         reading = PowerReading(power.package_power_w, seen.cpu_measured, format_problems(power.problems))
         return self._recallable(self.cpu.enforce(cap, CpuFacts(seen.cpu_range, sockets, reading), now_s))

@@ -23,6 +23,7 @@ from joulie.apps.agent.metering import UNREADABLE, socket_of
 from joulie.apps.agent.settings import AgentSettings, HostSettings
 from joulie.domain.actuation import cpu_range
 from joulie.domain.hardware import CapRange, Catalogue, CpuModel, Quality
+from joulie.domain.limit_records import usable_limit
 from joulie.ports import ControlFailedError, ControlRefusedError, NoBackendError, PowerDevice, PowerLimiter
 from joulie.program.documents import print_document
 from joulie.program.settings import settings_options
@@ -35,6 +36,7 @@ SHOWN_PERCENT = 60.0
 GPU_PATIENCE_S = 20.0
 """Time after which GPU drivers are reported as not responding, s."""
 
+_UNREAD = "the limit in force cannot be read, so it is never written"
 _FORMS = ("table", "json", "yaml")
 
 
@@ -112,7 +114,9 @@ class _Cpu:
 
     @property
     def sockets(self) -> int | None:
-        return self.info.sockets or len(self.packages) or None
+        """Number of sockets, also those whose CPUs are all offline."""
+        measured = {socket_of(zone) for zone in self.zones}
+        return max(self.info.sockets or 0, len(self.packages), len(measured)) or None
 
     @property
     def limits(self) -> CapRange | None:
@@ -129,9 +133,25 @@ class _Cpu:
     def limits_w(self) -> list[float | None] | None:
         """Limit in force of each socket; None where the number of sockets is unknown."""
         found = [
-            _total(device.limit_w for device in self.packages[number]) for number in sorted(self.packages, key=int)
+            _total(usable_limit(device.limit_w) for device in self.packages[number])
+            for number in sorted(self.packages, key=int)
         ]
         return found or ([None] * self.sockets if self.sockets else None)
+
+    @property
+    def by_limit(self) -> bool:
+        """Whether the backend sets limits of packages, not of frequencies."""
+        return self.backend not in {None, DVFS}
+
+    @property
+    def unread(self) -> list[str]:
+        """Packages whose limit in force is not known, which therefore get none."""
+        devices = [device for found in self.packages.values() for device in found]
+        return [device.id for device in devices if usable_limit(device.limit_w) is None]
+
+    @property
+    def n_packages(self) -> int:
+        return sum(map(len, self.packages.values()))
 
     @property
     def backend(self) -> str | None:
@@ -140,7 +160,7 @@ class _Cpu:
     @property
     def cap_w(self) -> float | None:
         """Limit of a socket under the cap, W: less where all limits in force are lower, since none is ever raised."""
-        if self.limits is None or self.backend is None:
+        if self.limits is None or self.backend is None or (self.by_limit and len(self.unread) == self.n_packages):
             return None
         return _lowered(self.limits.from_percent(SHOWN_PERCENT), self.limits_w or ())
 
@@ -154,7 +174,7 @@ class _Cpu:
             "cores": info.cores,
             "threads": info.threads,
             "tdp_w": exact_w or (limits.base_w if limits else None),
-            "cap_range_w": [limits.min_w, limits.max_w] if limits else None,
+            "cap_range_w": _ends(limits),
             "limits_w": self.limits_w,
             "power": {"source": self.source, "zones": list(self.zones), "unusable": dict(self.unusable)},
             "backends": list(self.listed),
@@ -172,8 +192,12 @@ class _Cpu:
             found.append("CPU: no backend can cap it")
         elif self.limits is None:
             found.append("CPU: its maximum power is unknown, so caps have no limit in watts")
-        if self.info.sockets and self.packages and self.info.sockets != len(self.packages):
+        if self.by_limit and self.unread:
+            found.append(f"CPU: {', '.join(self.unread)}: {_UNREAD}")
+        if self.packages and len(self.packages) < (self.info.sockets or 0):
             found.append(f"CPU: {len(self.packages)} of {self.info.sockets} sockets are listed as packages")
+        if self.info.sockets and self.info.sockets < (self.sockets or 0):
+            found.append(f"CPU: CPUs of {self.info.sockets} of {self.sockets} sockets are online")
         return found
 
 
@@ -199,6 +223,9 @@ class _Gpus:
         self.problems.extend(f"GPUs: {reason}" for reason in why)
         if not devices and on_bus:
             self.problems.append(_without_driver(on_bus, vendor.vendor, listed))
+        any_usable = any(one["usable"] for one in listed)
+        if devices and not any_usable:
+            self.problems.append(f"GPUs: no backend can cap those of {vendor.vendor}")
         for device in devices:
             limits = device_range(device, catalogue, "")
             known = catalogue.gpu(device.model).model if device.model else None
@@ -207,16 +234,29 @@ class _Gpus:
                     "uuid": device.id,
                     "model": device.model,
                     "vendor": known.vendor.lower() if known else gpu_vendor(device.model or ""),
-                    "limit_w": device.limit_w,
+                    "limit_w": usable_limit(device.limit_w),
                     "default_w": device.default_w,
-                    "range_w": [limits.min_w, limits.max_w] if limits else None,
+                    "range_w": _ends(limits),
                     "mig": device.mig,
                     "backends": listed,
                 }
             )
-            usable = limits is not None and any(one["usable"] for one in listed)
-            cap_w = limits.from_percent(SHOWN_PERCENT) if limits and usable else None
+            why_not = _why_not_capped(device, limits) if any_usable else None
+            if why_not:
+                self.problems.append(f"GPU {device.id}: {why_not}")
+            cap_w = limits.from_percent(SHOWN_PERCENT) if limits and any_usable and not why_not else None
             self.caps_w[device.id] = _lowered(cap_w, (device.limit_w,))
+
+
+def _why_not_capped(device: PowerDevice, limits: CapRange | None) -> str | None:
+    if usable_limit(device.limit_w) is None:
+        return _UNREAD
+    return None if limits else "neither it nor the catalogue states its maximum power, so it gets no cap in percent"
+
+
+def _ends(limits: CapRange | None) -> list[float] | None:
+    """Both ends of a range, W, without the noise of computing with floats."""
+    return [round(limits.min_w, 3), round(limits.max_w, 3)] if limits else None
 
 
 def _backend(name: str, unavailable: Callable[[], str | None]) -> Document:
@@ -280,7 +320,9 @@ def _total(values_w: Iterable[float | None]) -> float | None:
 def _lowered(cap_w: float | None, limits_w: Iterable[float | None]) -> float | None:
     """The cap, W; less where all limits in force are lower, since a limit is never raised."""
     known_w = [limit_w for limit_w in limits_w if limit_w]
-    return cap_w if cap_w is None or not known_w else min(cap_w, max(known_w))
+    if cap_w is None:
+        return None
+    return round(min(cap_w, max(known_w)) if known_w else cap_w, 3)
 
 
 def _gpus_in_time(backends: HostBackends) -> _Gpus:
