@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import pytest
 
@@ -10,8 +11,9 @@ from joulie.domain.grid import names as grid_names
 from joulie_lab.control_plane import KubectlError, wait_for
 from support.audit import foreign_writes
 from support.loop import NAMESPACE
-from support.real_site import ORIGINAL_W, PATIENCE_S, SCHEDULER, Site
+from support.real_site import AGENT, NODE, ORIGINAL_W, PATIENCE_S, SCHEDULER, Site
 
+AWAY_S = 20.0
 PERFORMANCE = {names.WORKLOAD_CLASS_ANNOTATION: "performance"}
 WATCHED = {
     "critical": PERFORMANCE,
@@ -54,21 +56,26 @@ def test_in_observe_mode_nothing_foreign_is_written_and_nobody_refused_or_prefer
         PATIENCE_S,
         "the node is planned to be eco",
     )
-    for name, annotations in WATCHED.items():
-        observed.run_pod(name, annotations=annotations, schedulerName=SCHEDULER)
-    for name, annotations in WATCHED.items():
-        found = observed.await_running(name)
-        assert found["metadata"].get("annotations", {}) == annotations
-        assert {"schedulingGates", "affinity", "nodeSelector"} & found["spec"].keys() == set()
-        (node,) = json.loads(observed.joulie("explain", "pod", name, "-o", "json"))["nodes"]
-        assert (node["allowed"], node["wireScore"]) == (True, 5), node
+    place_watched_pods(observed)
     assert "eco" in observed.joulie("status")
     assert observed.machine.limits_w() == [ORIGINAL_W] * 2
     wait_for(
         lambda: observed.twin()["status"]["controlStatus"]["cpu"]["result"] == "observed", PATIENCE_S, "it is reported"
     )
     assert foreign_writes(observed.plane.audit_events()) == []
-    observed.delete_pods(*WATCHED)
+
+
+def place_watched_pods(site: Site) -> None:
+    """All of them run, as they were asked for; no node is refused or preferred."""
+    for name, annotations in WATCHED.items():
+        site.run_pod(name, annotations=annotations, schedulerName=SCHEDULER)
+    for name, annotations in WATCHED.items():
+        found = site.await_running(name)
+        assert found["metadata"].get("annotations", {}) == annotations
+        assert {"schedulingGates", "affinity", "nodeSelector"} & found["spec"].keys() == set()
+        (node,) = json.loads(site.joulie("explain", "pod", name, "-o", "json"))["nodes"]
+        assert (node["allowed"], node["wireScore"]) == (True, 5), node
+    site.delete_pods(*WATCHED)
 
 
 def test_r4_only_the_agent_needs_more_than_the_level_restricted(observed: Site) -> None:
@@ -99,3 +106,29 @@ def test_programs_answer_by_every_family_of_addresses_that_the_kernel_has(observ
             host = f"[{address}]" if ":" in address else address
             asks = f"import urllib.request as r; print(r.urlopen('http://{host}:{port}/readyz', timeout=20).status)"
             assert observed.execute("operator", "python", "-c", asks).strip() == "200"
+
+
+def test_in_observe_mode_nothing_that_happens_to_a_cluster_leads_to_a_foreign_write(observed: Site) -> None:
+    """The stages of the files below, observed: kills, a reboot, upgrade and rollback, no API server, uninstalling."""
+    with observed.machine.watched() as seen:
+        leader = observed.lease_holder("joulie-operator")
+        (pod,) = [pod for pod in observed.pods("operator") if leader.startswith(pod["metadata"]["name"])]
+        observed.node.kill(pod)
+        observed.kill(observed.pod(AGENT))
+        with observed.performance_pod(nodeName=NODE):
+            observed.await_running("urgent")
+        observed.node.power_off()
+        observed.machine.boot()
+        observed.node.reboot()
+        observed.await_rollout(agents=1)
+        observed.install(observed.values(mode="observe", agent={"podAnnotations": {"example.com/release": "2"}}))
+        observed.plane.helm("rollback", "joulie", "--namespace", NAMESPACE)
+        observed.plane.stop("kube-apiserver")
+        time.sleep(AWAY_S)
+        observed.plane.start("kube-apiserver")
+        observed.await_rollout(agents=1)
+        place_watched_pods(observed)
+        observed.uninstall()
+    assert seen == {ORIGINAL_W}
+    assert observed.joulie_labels() == {"joulie.io/managed"}
+    assert foreign_writes(observed.plane.audit_events()) == []

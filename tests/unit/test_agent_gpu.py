@@ -22,7 +22,7 @@ from joulie.apps.agent import node as node_module
 from joulie.apps.agent.gpus import GpuBackends
 from joulie.apps.agent.host import Host, HostBackends
 from joulie.apps.agent.node import NodeAgent, NodeInputs
-from joulie.apps.agent.outcome import reported_limits
+from joulie.apps.agent.outcome import Outcome, all_of, failed, reported_limits, restored
 from joulie.apps.agent.routing import Routing, from_settings
 from joulie.apps.agent.settings import AgentSettings
 from joulie.apps.agent.views import HardwareView, NodeView, TwinView
@@ -126,7 +126,7 @@ class Bench:
         self.gpu = Devices("nvml", DeviceKind.GPU, "NVIDIA L40S")
         self.amd = Devices("amdgpu", DeviceKind.GPU, "AMD Instinct MI210")
         self.amd.device = replace(self.amd.device, id="gpu-1")
-        self.amd.present = False
+        self.amd.error = NoBackendError("no AMD GPU")
         self.on_bus: dict[str, int] = {}
         self.backends = backends = HostBackends(
             cpu_info=lambda: CpuInfo("cpu", "GenuineIntel", 1, 8, 16),
@@ -198,7 +198,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_gpus_of_two_vendors_are_capped_and_restored_together(bench: Bench) -> None:
     async def scenario() -> None:
-        bench.amd.present = True
+        bench.amd.error = None
         assert await bench.cycle(50.0) is ControlOutcome.APPLIED
         assert (bench.gpu.device.limit_w, bench.amd.device.limit_w) == (100.0, 100.0)
         assert bench.backend == "nvml+amdgpu"
@@ -217,7 +217,7 @@ def test_gpus_of_two_vendors_are_capped_and_restored_together(bench: Bench) -> N
 
 def test_gpus_of_two_vendors_are_restored_after_a_kill_with_the_saved_limits_lost(bench: Bench) -> None:
     async def scenario() -> None:
-        bench.amd.present = True
+        bench.amd.error = None
         await bench.cycle(50.0)
         result = ControlResult(bench.backend, ControlOutcome.APPLIED, bench.message)
         assert [(one.backend, one.cap, one.complete) for one in reported_limits(result)] == [
@@ -238,7 +238,7 @@ def test_gpus_of_two_vendors_are_restored_after_a_kill_with_the_saved_limits_los
 @pytest.mark.parametrize("failing", ["nvml", "amdgpu"])
 def test_a_cap_is_applied_only_where_the_gpus_of_both_vendors_have_it(bench: Bench, failing: str) -> None:
     async def scenario() -> None:
-        bench.amd.present = True
+        bench.amd.error = None
         await bench.cycle(100.0)
         broken, other = (bench.gpu, bench.amd) if failing == "nvml" else (bench.amd, bench.gpu)
         broken.error = ControlFailedError("the driver does not respond")
@@ -258,12 +258,43 @@ def test_a_cap_is_applied_only_where_the_gpus_of_both_vendors_have_it(bench: Ben
     asyncio.run(scenario())
 
 
+def test_h5_a_vendor_without_gpus_does_not_hide_limits_that_are_not_restored(bench: Bench) -> None:
+    """Life 3,558 of `joulie bench lives --seed 7`: its report was taken for one of restored limits."""
+
+    async def scenario() -> None:
+        bench.gpu.error, bench.amd.error = NoBackendError("no NVIDIA GPU"), None
+        assert await bench.cycle(50.0) is ControlOutcome.APPLIED
+        bench.amd.error = ControlFailedError("device or resource busy")
+        assert await bench.cycle(100.0) is ControlOutcome.ERROR
+        assert (bench.backend, bench.amd.device.limit_w) == ("amdgpu", 100.0)
+        assert bench.message.startswith("original limits not restored: gpu-1: device or resource busy")
+        assert not bench.agent.is_restored
+        (reported,) = reported_limits(ControlResult(bench.backend, ControlOutcome.ERROR, bench.message))
+        assert (reported.backend, reported.limits_w) == ("amdgpu", (100.0,))
+
+    asyncio.run(scenario())
+
+
+_RESTORED = restored("nvml", "no cap requested")
+_NO_BACKEND = restored("none", "no cap requested")
+_KEPT = failed("amdgpu", "original limits not restored: gpu-1: busy; 100 W may be in force")
+
+
+@pytest.mark.parametrize("others", [[_KEPT], [_NO_BACKEND, _KEPT], [_RESTORED, _KEPT], [_KEPT, _RESTORED, _NO_BACKEND]])
+def test_a_report_says_restored_only_if_all_are(others: list[Outcome]) -> None:
+    together = all_of(others)
+    assert (together.backend, together.result) == ("amdgpu", ControlOutcome.ERROR)
+    assert not together.message.startswith("restored")
+    assert all_of([_RESTORED, _NO_BACKEND, _RESTORED]) == _RESTORED
+    assert all_of([_NO_BACKEND, _NO_BACKEND]) == _NO_BACKEND
+
+
 def test_gpus_of_a_second_vendor_without_a_driver_are_not_called_capped(bench: Bench) -> None:
     async def scenario() -> None:
         bench.on_bus = {"NVIDIA": 1, "AMD": 2}
         assert await bench.cycle(50.0) is ControlOutcome.BLOCKED
         assert bench.gpu.device.limit_w == 100.0
-        assert bench.message == "nvml: 1 x 100 W in force for a cap of 50 %; amdgpu: no devices"
+        assert bench.message == "nvml: 1 x 100 W in force for a cap of 50 %; amdgpu: no AMD GPU"
         unknown = "the GPUs are not known now: no driver responds for GPUs on the PCI bus: 2 AMD"
         assert unknown in bench.gpu_hardware.warnings
         (found,) = reported_limits(ControlResult("nvml", ControlOutcome.BLOCKED, bench.message))
@@ -285,7 +316,7 @@ def test_a_vendor_without_gpus_here_does_not_keep_a_cap_from_being_applied(bench
 
 
 def test_limits_of_single_gpus_of_two_vendors(bench: Bench) -> None:
-    bench.amd.present = True
+    bench.amd.error = None
     host = bench.agent.host
     assert host is not None
     host.observe_gpu(0.0)
@@ -300,7 +331,7 @@ def test_limits_of_single_gpus_of_two_vendors(bench: Bench) -> None:
 
 def test_h11_a_driver_upgrade_of_one_vendor_leaves_the_other_s_gpus_under_control(bench: Bench) -> None:
     async def scenario() -> None:
-        bench.amd.present = True
+        bench.amd.error = None
         await bench.cycle(100.0)
         await bench.cycle(50.0, labels={"nvidia.com/gpu-driver-upgrade-state": "drain-required"})
         assert (bench.gpu.held is not None, bench.amd.held) == (True, None)

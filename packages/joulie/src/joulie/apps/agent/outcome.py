@@ -107,7 +107,9 @@ _JOINED = "+"
 
 def all_of(outcomes: Sequence[Outcome]) -> Outcome:
     """The outcome of backends that operate side by side: the worst result, the backends by name, joined by ``+``."""
-    distinct = list(dict.fromkeys(outcomes))
+    # What has no backend has nothing to restore, and its message must not lead one of limits that are not restored.
+    concerned = [one for one in outcomes if one.backend != "none" or not one.message.startswith(RESTORED)]
+    distinct = list(dict.fromkeys(concerned or outcomes))
     used = [one for one in distinct if one.backend != "none"]
     first = distinct[0]
     if len(distinct) == 1 or (first.message.startswith(RESTORED) and len({one.message for one in distinct}) == 1):
