@@ -14,6 +14,7 @@ from joulie.apps.extender.settings import ExtenderSettings
 from joulie.apps.grid.guard import GuardSettings
 from joulie.apps.grid.settings import ControllerSettings
 from joulie.apps.grid.webhook import WebhookSettings
+from joulie.apps.kubectl.web.settings import WebSettings
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.program.settings import all_settings
 from joulie_lab.apps.simulator.settings import SimulatorSettings
@@ -32,6 +33,7 @@ PROGRAMS: Mapping[str, type[Any]] = {
     "grid.webhook.settings": WebhookSettings,
     "accounting.settings": AccountingSettings,
     "simulator.settings": SimulatorSettings,
+    "web.settings": WebSettings,
     "cleanup.settings": CleanupSettings,
 }
 """Settings by the value that holds them."""
@@ -50,7 +52,8 @@ CHART_SETS = frozenset(
         "PRICING_ENABLED", "PRICING_PROVIDER", "PRICING_SCHEDULES_PATH", "SCHEDULER_NAMES", "SERVICE_ACCOUNT",
         "SIM_ADDR", "SIM_WORKLOAD_TRACE_PATH", "POD_RESOURCES_SOCKET", "STATE_DIR", "TLS_CERT_FILE",
         "TLS_CLIENT_CA_FILE", "TLS_KEY_FILE", "WATTTIME_PASSWORD", "WEBHOOK_ADDR", "WEBHOOK_NAME",
-        "WEBHOOK_TLS_CERT_FILE", "WEBHOOK_TLS_KEY_FILE",
+        "WEBHOOK_TLS_CERT_FILE", "WEBHOOK_TLS_KEY_FILE", "WEB_ADDR", "WEB_TLS_CERT_FILE", "WEB_TLS_KEY_FILE",
+        "PROXY_ADDR", "PROXY_CLIENT_CA_FILE",
     }
 )  # fmt: skip
 """Names that other values determine, or that belong into a Secret."""

@@ -13,6 +13,7 @@ import yaml
 CHART = Path(__file__).resolve().parents[1] / "deploy/helm/joulie"
 NOT_SHOWN: Mapping[str, str] = {
     "compute_gardener_scheduler_": "for dashboards of the Compute Gardener Scheduler; ours show the same figures",
+    "joulie_web_": "of the pages, which the chart does not install by default",
     "joulie_sim_": "of the simulator, which no cluster of machines runs",
     "datacenter_": "of the simulator, which no cluster of machines runs",
     "DCGM_FI_": "of the simulator, as DCGM names it",

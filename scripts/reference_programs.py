@@ -21,6 +21,8 @@ from joulie.apps.grid.guard import GuardSettings
 from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.settings import ControllerSettings
 from joulie.apps.grid.webhook import WebhookMetrics, WebhookSettings
+from joulie.apps.kubectl.web.metrics import WebMetrics
+from joulie.apps.kubectl.web.settings import WebSettings
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.program.settings import ProgramSettings, all_settings
@@ -39,6 +41,7 @@ _SETTINGS: Mapping[str, type[ProgramSettings]] = {
     "joulie grid guard": GuardSettings,
     "joulie grid webhook": WebhookSettings,
     "joulie accounting": AccountingSettings,
+    "joulie web": WebSettings,
     "joulie cleanup": CleanupSettings,
 }
 _SUFFIX = {"counter": "_total"}
@@ -100,6 +103,8 @@ def _registries() -> dict[str, CollectorRegistry]:
     StateCollector(lambda: None, lambda: (), extender)
     accounting = AccountingMetrics().registry
     GridMetrics(accounting)
+    web = CollectorRegistry()
+    WebMetrics(web)
     grid = ControllerMetrics().registry
     GridMetrics(grid)
     return {
@@ -109,6 +114,7 @@ def _registries() -> dict[str, CollectorRegistry]:
         "joulie grid controller": grid,
         "joulie grid webhook": WebhookMetrics().registry,
         "joulie accounting": accounting,
+        "joulie web": web,
         "joulie simulator": SimulatorMetrics(build_world(SimulatorSettings())).registry,
     }
 

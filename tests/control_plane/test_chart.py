@@ -30,6 +30,7 @@ from joulie.apps.grid.guard import GuardSettings
 from joulie.apps.grid.settings import ControllerSettings
 from joulie.apps.grid.webhook import WebhookSettings
 from joulie.apps.grid.webhook_trust import ASKS_CONDITION, PODS_WEBHOOK
+from joulie.apps.kubectl.web.settings import WebSettings
 from joulie.apps.operator.main import LEASE_NAME
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.scheduling.labels import Requirement
@@ -44,7 +45,7 @@ CHART = Path(__file__).parents[2] / "deploy" / "helm" / "joulie"
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 NAMESPACE = "joulie-system"
 GRID = ("grid", "grid-guard", "grid-webhook", "accounting")
-PROGRAMS = ("operator", "agent", "agent-pool", "extender", "simulator", "cleanup", *GRID)
+PROGRAMS = ("operator", "agent", "agent-pool", "extender", "simulator", "web", "cleanup", *GRID)
 """Components with an account of their own."""
 AGENTS = ("agent-nvidia", "agent-amd", "agent")
 """DaemonSets of agents, in the order in which a node belongs to one."""
@@ -77,6 +78,7 @@ EVERYTHING: dict[str, Any] = {
     "metrics": {"serviceMonitor": {"enabled": True}, "prometheus": {"url": "http://prometheus:9090"}},
     "hardwareProfiles": "cpuProfiles: {}",
     "accounting": {"inventory": "pue: []"},
+    "web": {"enabled": True, "proxy": {"enabled": True, "clientCASecretName": "proxy"}},
     "dashboards": {"enabled": True},
     "prometheusRule": {"enabled": True},
 }
@@ -401,12 +403,17 @@ def test_programs_know_every_variable_that_the_chart_sets(render: Render) -> Non
         "grid-guard": GuardSettings,
         "grid-webhook": WebhookSettings,
         "accounting": AccountingSettings,
+        "web": WebSettings,
     }
     # Read by the container runtime and by Python, and by the agent for the number of its shard.
     runtime = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "LD_LIBRARY_PATH", "PYTHONOPTIMIZE"}
     others = {"agent-pool": {"POD_NAME"}} | dict.fromkeys(AGENTS, runtime)
     values = merged(EVERYTHING, ("agent", "runtimeClassName"), "nvidia")
-    for path in (("metrics", "certificateSecretName"), ("grid", "webhook", "certificateSecretName")):
+    for path in (
+        ("metrics", "certificateSecretName"),
+        ("grid", "webhook", "certificateSecretName"),
+        ("web", "certificateSecretName"),
+    ):
         values = merged(values, path, "certificate")
     rendered = workloads(render(merged(values, ("accounting", "ledgerSecretName"), "ledger")))
     for component, definition in settings.items():
@@ -606,6 +613,17 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "tokenreviews.authentication.k8s.io": ("create",),
         "subjectaccessreviews.authorization.k8s.io": ("create",),
     },
+    "web": {
+        "pods": LIST_WATCH,
+        "nodes": LIST_WATCH,
+        "nodetwins.joulie.io": LIST_WATCH,
+        "nodehardwares.joulie.io": LIST_WATCH,
+        "workloadprofiles.joulie.io": LIST_WATCH,
+        "energybudgets.joulie.io": LIST_WATCH,
+        "energy.joulie.io": ("get",),
+        "tokenreviews.authentication.k8s.io": ("create",),
+        "subjectaccessreviews.authorization.k8s.io": ("create",),
+    },
 }
 RIGHTS["agent-pool"] = RIGHTS["agent"]
 
@@ -661,6 +679,7 @@ def test_rights_in_the_releases_own_namespace(render: Render) -> None:
         ],
         "accounting": [(*request_rates, ["get", "patch"])],
         "grid-guard": [(leases, [GRID_LEASE], ["get"]), (*gating_map, ["patch"])],
+        "web": [(leases, [LEASE_NAME, GRID_LEASE], ["get"]), (["pods"], None, ["get"])],
         "energy-api": [(["services/proxy"], ["https:joulie-accounting:10259"], ["get"])],
         "grid-webhook": [
             (*gating_map, ["get", "list", "watch"]),
@@ -681,6 +700,25 @@ def test_g15_who_views_a_namespace_may_read_its_energy(render: Render) -> None:
     role = of_kind(render(EVERYTHING), "ClusterRole")["energy-view"]
     assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
     assert role["rules"] == [{"apiGroups": ["joulie.io"], "resources": ["energy"], "verbs": ["get"]}]
+
+
+def test_the_pages_are_off_by_default_and_restricted(render: Render) -> None:
+    assert not any("web" in item["metadata"]["name"].split("-")[1:2] for item in render())
+    spec = workloads(render({"web": {"enabled": True}, "grid": {"enabled": True}}))["web"]
+    given = environment(spec)
+    assert (given["WEB_ADDR"], given["METRICS_ADDR"], given["GRID_PORT"]) == (":8443", ":8083", "10259")
+    assert given["ACCOUNTING_URL"] == f"https://joulie-accounting.{NAMESPACE}.svc:10259"
+    assert given["ACCOUNTING_TOKEN_FILE"] == "/etc/joulie/accounting/token"
+    assert not {"PROXY_ADDR", "WEB_TLS_CERT_FILE"} & set(given)
+    without = environment(workloads(render({"web": {"enabled": True}}))["web"])
+    assert "ACCOUNTING_URL" not in without
+    with pytest.raises(RefusedError):
+        render({"web": {"enabled": True, "proxy": {"enabled": True}}})
+    proxied = render(EVERYTHING)
+    given = environment(workloads(proxied)["web"])
+    assert (given["PROXY_ADDR"], given["PROXY_CLIENT_CA_FILE"]) == (":8444", "/etc/joulie/proxy/ca.crt")
+    ports = {one["name"]: one["port"] for one in of_kind(proxied, "Service")["web"]["spec"]["ports"]}
+    assert ports == {"https": 443, "proxy": 8444}
 
 
 # ---- kinds of nodes
@@ -881,6 +919,7 @@ def test_l15_secrets_and_authorities_can_be_mounted_everywhere(render: Render) -
         "grid-guard": ("grid", "guard"),
         "grid-webhook": ("grid", "webhook"),
         "accounting": ("accounting",),
+        "web": ("web",),
         "simulator": ("simulator",),
         "cleanup": ("cleanup",),
     }
@@ -1158,6 +1197,11 @@ def test_metrics_and_network(render: Render) -> None:
     assert "ingress" not in policies["cleanup"]["spec"]
     assert [rule["ports"][0]["port"] for rule in policies["extender"]["spec"]["ingress"]] == [9877, 9876]
     assert [rule["ports"][0]["port"] for rule in policies["grid-webhook"]["spec"]["ingress"]] == [8082, 9443]
+    pages = policies["web"]["spec"]["ingress"]
+    assert [[one["port"] for one in rule["ports"]] for rule in pages] == [[8083], [8443, 8444]]
+    peers = [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}]
+    only = render(merged(EVERYTHING, ("networkPolicy", "webFrom"), peers))
+    assert of_kind(only, "NetworkPolicy")["web"]["spec"]["ingress"][1]["from"] == peers
     assert of_kind(render(), "ServiceMonitor") == {}
     assert set(of_kind(render(), "NetworkPolicy")) == {"operator", *AGENTS, "extender", "cleanup"}
     assert of_kind(render({"networkPolicy": {"enabled": False}}), "NetworkPolicy") == {}
@@ -1231,7 +1275,7 @@ def plane(control_plane_binaries: Binaries) -> Iterator[LocalControlPlane]:
 
 def test_everything_is_accepted(plane: LocalControlPlane) -> None:
     installed = plane.kubectl("get", "deployments,daemonsets,statefulsets", "-n", NAMESPACE, "-o", "name").split()
-    assert len(installed) == 11
+    assert len(installed) == 12
     waiting = plane.kubectl("get", "crd", "-o", "jsonpath={.items[*].metadata.name}").split()
     assert len([name for name in waiting if name.endswith(".joulie.io")]) == 8
     for kind in ("deployments", "statefulsets"):
@@ -1262,6 +1306,11 @@ def test_everything_is_accepted(plane: LocalControlPlane) -> None:
         ("grid-webhook", False, "patch", {"resource": "pods"}),
         ("grid-webhook", False, "get", {"resource": "secrets", "name": "joulie-grid"}),
         ("accounting", False, "create", {"group": "batch", "resource": "jobs"}),
+        ("web", True, "list", {"group": "joulie.io", "resource": "nodetwins"}),
+        ("web", True, "get", {"resource": "pods"}),
+        ("web", False, "get", {"resource": "pods", "subresource": "log"}),
+        ("web", False, "get", {"resource": "secrets"}),
+        ("web", False, "patch", {"group": "joulie.io", "resource": "energybudgets"}),
         ("scheduler", True, "create", {"resource": "pods", "subresource": "binding"}),
         (
             "scheduler",

@@ -2,23 +2,35 @@
 
 import asyncio
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlencode
 
+import httpx2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.program_api.energy import EnergyAnswer, EnergyItem
 from joulie.apps.kubectl.accounting import AccountingEndpoint
 from joulie.apps.kubectl.leader import LeaderEndpoint
-from joulie.apps.kubectl.web import pages
 from joulie.apps.kubectl.web.api import WebApi
 from joulie.apps.kubectl.web.programs import Programs
-from joulie.apps.kubectl.web.watching import Cluster
-from joulie.program.http import json_body
+from joulie.apps.kubectl.web.server import application
+from joulie.apps.kubectl.web.watching import Cluster, ClusterView
+from joulie.program.http import Server, json_body, respond
 from joulie_lab.fakes.kubernetes import FakeCluster
+from support.web_reviews import CLUSTER_WIDE, NAMESPACED, NOWHERE, Reviews, tenant, web_stage
 from support.web_stage import fill, node, twin, watch
 
 OURS = "team-0"
-SECRET = "hidden"
+SECRET = "elsewhere"
+MARK = "classified"
+"""Part of the names of all that is in the other namespace; no request contains it."""
+KINDS = (*CLUSTER_WIDE, *NAMESPACED, "energy", "leases")
+PATHS = (
+    "/", "/nodes/node-0000", "/health", "/pods", f"/energy?namespace={OURS}", "/energy", "/api/v1/fleet",
+    "/api/v1/nodes/node-0000", "/api/v1/health", "/api/v1/pods", f"/api/v1/energy?namespace={OURS}", "/api/v1/energy",
+    f"/api/v1/pods?namespace={SECRET}", f"/api/v1/energy?namespace={SECRET}", f"/api/v1/energy?node={SECRET}",
+)  # fmt: skip
 
 
 @st.composite
@@ -28,7 +40,7 @@ def objects(draw: st.DrawFn) -> list[tuple[str, dict[str, Any]]]:
     holders = []
     for number in range(draw(st.integers(1, 6))):
         namespace = draw(st.sampled_from([OURS, SECRET]))
-        name = f"{namespace}-pod-{number}"
+        name = f"{MARK if namespace == SECRET else 'own'}-pod-{number}"
         waits = draw(st.booleans())
         gates = draw(st.lists(st.sampled_from(["joulie.io/grid", "joulie.io/budget", "other/gate"]), unique=True))
         spec = {"containers": [{"name": "main", "image": "none", "resources": {"requests": {"nvidia.com/gpu": "1"}}}]}
@@ -40,21 +52,38 @@ def objects(draw: st.DrawFn) -> list[tuple[str, dict[str, Any]]]:
         holders.append({"name": name, "namespace": namespace})
     holder = draw(st.sampled_from(holders))
     limited = draw(st.booleans())
+    condition = {
+        "type": draw(st.sampled_from(["Draining", "CapsInForce"])), "status": draw(st.sampled_from(["True", "False"])),
+        "reason": "BlockingPods", "message": f"{holder['namespace']}/{holder['name']} needs full power",
+        "lastTransitionTime": "2026-03-01T00:00:00Z",
+    }  # fmt: skip
+    control = {"backend": "rapl", "result": draw(st.sampled_from(["applied", "blocked", "error", "unconfirmed"])),
+               "message": f"held by {holder['namespace']}/{holder['name']}"}  # fmt: skip
     held = twin(2, "2026-03-01T00:00:00Z")
     held["metadata"]["name"] = held["spec"]["nodeName"] = "node-0000"
     held["spec"]["gpuLimits"] = [{"id": "GPU-2", "watts": 500.0, "pod": holder}] if limited else []
     held["status"]["controlStatus"]["gpus"][0]["pods"] = [holder]
+    held["status"]["controlStatus"]["cpu"] = control
+    held["status"]["conditions"] = [condition]
+    if draw(st.booleans()):
+        del held["status"]["predictedPowerHeadroomScore"]
+    recommended = {
+        "workloadRef": {"kind": "Job", "name": holder["name"], "namespace": holder["namespace"]},
+        "reason": "x",
+    }
+    held["status"]["rescheduleRecommendations"] = [recommended] if draw(st.booleans()) else []
     found += [("nodes", node(0)), ("nodetwins", held)]
     for namespace in draw(st.sets(st.sampled_from([OURS, SECRET]))):
         found.append(("energybudgets", {
             "apiVersion": "joulie.io/v1alpha1", "kind": "EnergyBudget",
-            "metadata": {"name": f"{namespace}-budget", "namespace": namespace},
+            "metadata": {"name": f"{MARK if namespace == SECRET else 'own'}-budget", "namespace": namespace},
             "spec": {"limits": {"energyKWh": 1.0}, "period": "day"},
         }))  # fmt: skip
     return found
 
 
-async def all_that_is_shown(tmp_path: Any, found: list[tuple[str, dict[str, Any]]]) -> bytes:
+async def all_that_is_shown(tmp_path: Any, found: list[tuple[str, dict[str, Any]]]) -> dict[str, bytes]:
+    """Answers and pages of `kubectl joulie web` for a user who may list one namespace."""
     async with FakeCluster() as fake:
         fill(fake, found)
         # The API server refuses lists of all namespaces to this reader.
@@ -63,37 +92,93 @@ async def all_that_is_shown(tmp_path: Any, found: list[tuple[str, dict[str, Any]
             fake.fail_next(1, 403, path=f"{group}/{plural}")
         async with KubeClient.connect(kubeconfig=fake.kubeconfig(tmp_path / "kubeconfig")) as client:
             cluster = Cluster(client, OURS)
-            await cluster.find_scopes()
-            assert cluster.visible == {OURS}
-            nowhere = "http://127.0.0.1:9"
-            leader = LeaderEndpoint("joulie-system", 1, nowhere)
-            api = WebApi(
-                cluster, Programs(client, leader, leader, AccountingEndpoint("joulie-system", 1, nowhere, verify=False))
-            )
+            view = ClusterView(cluster, await cluster.find_scopes())
+            assert view.visible == {OURS}
+            leader = LeaderEndpoint("joulie-system", 1, NOWHERE)
+            accounting = AccountingEndpoint("joulie-system", 1, NOWHERE, verify=False)
+            api = WebApi(view, Programs(client, leader, leader, accounting))
+
+            async def api_of(_request: object) -> WebApi:
+                return api
+
             async with asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(watch(cluster))
                 while not cluster.synced:
                     await asyncio.sleep(0.005)
-                shown = [
-                    api.fleet({}),
-                    await api.node("node-0000"),
-                    await api.health({}),
-                    await api.pods({}),
-                    await api.pods({"namespace": SECRET}),
-                ]
-                texts = [
-                    pages.render("node.html", path="/", query={}, answer=shown[1]),
-                    pages.render("pods.html", path="/pods", query={}, answer=shown[3]),
-                    pages.render("health.html", path="/health", query={}, answer=shown[2]),
-                ]
+                transport = httpx2.ASGITransport(app=application(api_of))
+                async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+                    shown = {path: (await http.get(path)).content for path in PATHS}
                 watching.cancel()
-    return b"".join(map(json_body, shown)) + "".join(texts).encode()
+    return shown
 
 
-@settings(max_examples=25, deadline=None)
+def names_of(found: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    return [body["metadata"]["name"] for plural, body in found if plural == "pods" and SECRET not in str(body)]
+
+
+@settings(max_examples=12, deadline=None)
 @given(found=objects())
 def test_a_tenant_sees_nothing_of_another_namespace(tmp_path_factory: Any, found: Any) -> None:
-    shown = asyncio.run(all_that_is_shown(tmp_path_factory.mktemp("web"), found))
-    assert SECRET.encode() not in shown
-    mine = [body["metadata"]["name"] for plural, body in found if plural == "pods" and SECRET not in str(body)]
-    assert all(name.encode() in shown for name in mine)
+    answers = asyncio.run(all_that_is_shown(tmp_path_factory.mktemp("web"), found))
+    check_nothing_foreign(answers)
+    assert all(name.encode() in answers["/api/v1/pods"] for name in names_of(found))
+
+
+texts = st.one_of(st.sampled_from(["", OURS, SECRET, "*", "__idle__", "0", "9"]), st.text(max_size=12))
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> str:
+    """A path of the program with any query, which may name what the reader must not see."""
+    path = draw(st.sampled_from(PATHS)).partition("?")[0]
+    keys = ("namespace", "node", "by", "step", "since", "state", "limit", "continue", "q", "colour", "group", "days")
+    pairs = draw(st.lists(st.tuples(st.sampled_from(keys), texts), max_size=4))
+    return f"{path}?{urlencode(pairs)}" if pairs else path
+
+
+async def energy(scope: Any, _receive: Any, send: Any) -> None:
+    """An accounting program that tells everything to this program, as its rights allow."""
+    query = parse_qs(scope["query_string"].decode())
+    namespaces = query.get("namespace") or [OURS, SECRET]
+    items = [EnergyItem(namespace, energy_j=1.0) for namespace in namespaces]
+    await respond(send, 200, json_body(EnergyAnswer("namespace", 0.0, 1.0, "EUR", items)))
+
+
+async def answers_to(found: Any, asked: list[str], rights: set[Any], url: str) -> dict[str, bytes]:
+    """Answers of `joulie web` by path."""
+    stage = web_stage(Reviews({"tom": rights}), found, url)
+    async with stage.client(authorization="Bearer tom") as client:
+        return {path: (await client.get(path)).content for path in [*PATHS, *asked]}
+
+
+def check_nothing_foreign(answers: dict[str, bytes]) -> None:
+    for path, content in answers.items():
+        assert MARK.encode() not in content, path
+        # A page may repeat what the reader asked for.
+        assert SECRET.encode() not in content or SECRET in unquote(path), path
+
+
+@settings(max_examples=30, deadline=None)
+@given(found=objects(), asked=st.lists(requests(), max_size=6), may_read_energy=st.booleans())
+def test_joulie_web_shows_a_tenant_nothing_of_another_namespace(found: Any, asked: Any, may_read_energy: bool) -> None:
+    rights = tenant(OURS) | ({("get", "energy", OURS)} if may_read_energy else set())
+
+    async def main() -> dict[str, bytes]:
+        async with Server(energy, ("127.0.0.1", 0)) as server:
+            return await answers_to(found, asked, rights, f"http://127.0.0.1:{server.port}")
+
+    answers = asyncio.run(main())
+    check_nothing_foreign(answers)
+    assert all(name.encode() in answers["/api/v1/pods"] for name in names_of(found))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    found=objects(),
+    rights=st.sets(st.tuples(st.sampled_from(["list", "get"]), st.sampled_from(KINDS), st.sampled_from([OURS, ""]))),
+)
+def test_rights_in_one_namespace_never_show_another(found: Any, rights: Any) -> None:
+    answers = asyncio.run(answers_to(found, [], rights, NOWHERE))
+    check_nothing_foreign(answers)
+    if ("list", "pods", OURS) not in rights:
+        assert all(name.encode() not in content for content in answers.values() for name in names_of(found))

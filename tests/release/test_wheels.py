@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 UV = ROOT / ".tools/bin/uv"
 
 PRODUCT = {
-    *("accounting", "agent", "caps", "cleanup", "completion", "extender", "grid", "nodes", "operator", "record"),
+    *("accounting", "agent", "caps", "cleanup", "completion", "extender", "grid", "nodes", "operator", "record", "web"),
     *(
         "agent inspect",
         "caps recommend",

@@ -24,7 +24,7 @@ from joulie.apps.kubectl.web.access import LOGIN_PATH, LoopbackAccess
 from joulie.apps.kubectl.web.api import WebApi
 from joulie.apps.kubectl.web.programs import Programs
 from joulie.apps.kubectl.web.server import application
-from joulie.apps.kubectl.web.watching import KEPT, Cluster
+from joulie.apps.kubectl.web.watching import KEPT, Cluster, ClusterView, Visibility
 from joulie.domain.accounting.records import Cycle, PodMeta, PowerQuality, Sample, ZoneSignals
 from joulie.domain.grid.names import GATE
 from joulie.domain.grid.series import constant
@@ -203,7 +203,7 @@ def programs_app(energy: AsgiApp | None) -> AsgiApp:
 
 def filled(objects: Iterable[tuple[str, dict[str, Any]]]) -> Cluster:
     """A cluster whose caches hold the objects, as if they had been listed."""
-    cluster = Cluster(None, "team-0")
+    cluster = Cluster(None, "")
     caches = {resource: SimpleNamespace(objects={}, problem=None, synced=True) for resource in KEPT}
     kept = {resource.plural: (resource, keep) for resource, keep in KEPT.items()}
     for plural, body in objects:
@@ -258,11 +258,11 @@ def web(
             fill(fake, fleet(nodes, pods_a_node, fake.api.timestamp()))
             async with KubeClient.connect(kubeconfig=fake.kubeconfig(folder / "kubeconfig")) as client:
                 cluster = Cluster(client, "team-0")
-                await cluster.find_scopes()
+                view = ClusterView(cluster, await cluster.find_scopes())
                 watching = asyncio.create_task(watch(cluster))
                 while not cluster.synced:
                     await asyncio.sleep(0.02)
-                async with pages_of(cluster, client, f"http://127.0.0.1:{programs.port}") as running:
+                async with pages_of(view, client, f"http://127.0.0.1:{programs.port}") as running:
                     yield running
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
@@ -275,19 +275,24 @@ def large_web(cluster: Cluster) -> AbstractContextManager[Web]:
 
     @asynccontextmanager
     async def make() -> AsyncIterator[Web]:
-        async with pages_of(cluster, None, "http://127.0.0.1:9") as running:
+        everything = Visibility(frozenset(resource.plural for resource in KEPT))
+        async with pages_of(ClusterView(cluster, everything), None, "http://127.0.0.1:9") as running:
             yield running
 
     return served(make)
 
 
 @asynccontextmanager
-async def pages_of(cluster: Cluster, client: Any, url: str) -> AsyncIterator[Web]:
+async def pages_of(view: ClusterView, client: Any, url: str) -> AsyncIterator[Web]:
     """The pages of a cluster, with its programs at a URL."""
     leaders = [LeaderEndpoint("joulie-system", 8081, url, program=name) for name in ("operator", "grid")]
     accounting = AccountingEndpoint("joulie-system", 10259, url, verify=False)
-    api = WebApi(cluster, Programs(client, *leaders, accounting))
-    access = LoopbackAccess(application(api))
+    api = WebApi(view, Programs(client, *leaders, accounting))
+
+    async def api_of(_request: object) -> WebApi:
+        return api
+
+    access = LoopbackAccess(application(api_of))
     async with Server(access, ("127.0.0.1", 0)) as server:
         yield Web(f"http://127.0.0.1:{server.port}", access.token or "")
 

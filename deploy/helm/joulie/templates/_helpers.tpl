@@ -346,6 +346,7 @@ it meets: the expressions of earlier kinds are negated in each term, so that no 
 {{- if and .Values.grid.enabled .Values.grid.guard.enabled }}{{ $on = append $on "grid-guard" }}{{ end -}}
 {{- if include "joulie.grid.webhook" . }}{{ $on = append $on "grid-webhook" }}{{ end -}}
 {{- if include "joulie.accounting.enabled" . }}{{ $on = append $on "accounting" }}{{ end -}}
+{{- if .Values.web.enabled }}{{ $on = append $on "web" }}{{ end -}}
 {{- if .Values.cleanup.enabled }}{{ $on = append $on "cleanup" }}{{ end -}}
 {{ $on | toJson }}
 {{- end }}

@@ -7,6 +7,8 @@ import msgspec
 ENERGY_PATH = "/api/v1/energy"
 SAVINGS_PATH = "/api/v1/savings"
 EXPORT_PATH = "/api/v1/export"
+ENERGY_RESOURCE = "energy"
+"""Virtual resource of Joulie's API group: who may get it may read these paths. The API server has no such resource."""
 TOKEN_HEADER = "x-joulie-token"  # noqa: S105 - the name of a header
 """Header with the bearer token of the user: the API server's proxy removes the header Authorization."""
 AUDIENCE = "joulie-accounting"

@@ -15,12 +15,11 @@ from typing import TypeVar
 from joulie.adapters.kubernetes.access import UserInfo, is_allowed, user_of
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.names import GROUP
-from joulie.adapters.program_api.energy import AUDIENCE, TOKEN_HEADER
+from joulie.adapters.program_api.energy import AUDIENCE, ENERGY_RESOURCE, TOKEN_HEADER
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-RESOURCE = "energy"
 _REMEMBERED = 1000
 _REMEMBERED_S = 60.0
 """How long an answer of the API server is used, s."""
@@ -70,10 +69,10 @@ class Access:
         now_s = self._now_s()
         if self._allowed.get(key, -_REMEMBERED_S) + _REMEMBERED_S > now_s:
             return
-        attributes = {"verb": "get", "group": GROUP, "resource": RESOURCE, "namespace": namespace or ""}
+        attributes = {"verb": "get", "group": GROUP, "resource": ENERGY_RESOURCE, "namespace": namespace or ""}
         if not await is_allowed(self._client, user, attributes):
             where = f"namespace {namespace}" if namespace else "all namespaces; ask for one namespace (-n)"
-            raise AccessDeniedError(403, f"{user.username} may not get {RESOURCE}.{GROUP} in {where}")
+            raise AccessDeniedError(403, f"{user.username} may not get {ENERGY_RESOURCE}.{GROUP} in {where}")
         _remember(self._allowed, key, now_s)
 
     async def _user(self, digest: str, token: str) -> UserInfo:

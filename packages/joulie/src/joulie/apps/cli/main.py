@@ -17,6 +17,7 @@ _COMMANDS = (
     Command("extender", "joulie.apps.extender.main", "Filter and score nodes for kube-scheduler."),
     Command("grid", "joulie.apps.grid.main", "Defer pods until power is cleaner or cheaper."),
     Command("accounting", "joulie.apps.accounting.main", "Account for energy, emissions and cost of every pod."),
+    Command("web", "joulie.apps.kubectl.web.program", "Serve pages about the cluster to its users."),
     Command("ledger", "joulie.apps.cli.ledger", "Verify, correct, close and export the accounts of energy."),
     Command("record", "joulie.apps.cli.record", "Record a cluster's pods, use and power, to replay them."),
     Command("caps", "joulie.apps.cli.caps", "Find power limits that save energy without slowing jobs down."),

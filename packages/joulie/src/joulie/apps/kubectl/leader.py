@@ -1,6 +1,6 @@
 """HTTP requests to the leading replica of the operator or grid controller, for state that is not in the API server.
 
-The leader's pod is read from the lease and reached through the API server's proxy, or a URL is given.
+The leader's pod is read from the lease and reached through the API server's proxy or by its address, or a URL is given.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class LeaderEndpoint:
         url: base URL; None to connect to the leader's pod through the API server.
         program: operator or grid, as in the names of the lease and the command options.
         https: whether the pods serve HTTPS.
-        verify: whether to verify the certificate at `url`.
+        verify: whether to verify the certificate at `url`, or of the pod.
+        in_cluster: whether the leader's pod is connected to by its address, not through the API server.
     """
 
     namespace: str
@@ -41,6 +42,7 @@ class LeaderEndpoint:
     program: str = "operator"
     https: bool = False
     verify: bool = True
+    in_cluster: bool = False
 
     @property
     def lease(self) -> str:
@@ -62,9 +64,12 @@ async def query_leader(
         KubernetesError: there is no leader, or it is unreachable.
     """
     target = f"{path}?{urlencode(query)}"
-    body = await (
-        _direct(endpoint, endpoint.url, target) if endpoint.url else _through_api_server(client, endpoint, path, query)
-    )
+    if endpoint.url:
+        body = await _direct(endpoint, endpoint.url, target)
+    elif endpoint.in_cluster:
+        body = await _direct(endpoint, await _leader_url(client, endpoint), target)
+    else:
+        body = await _through_api_server(client, endpoint, path, query)
     try:
         answer = json.loads(body)
     except ValueError:
@@ -91,6 +96,15 @@ async def _through_api_server(
         raise KubernetesError(
             f"the {endpoint.title} {endpoint.namespace}/{leader} does not respond {hint}: {error}"
         ) from error
+
+
+async def _leader_url(client: KubeClient, endpoint: LeaderEndpoint) -> str:
+    leader = await _leader(client, endpoint)
+    address = (await client.get(PODS, leader, endpoint.namespace)).status.pod_ip
+    if not address:
+        raise KubernetesError(f"the {endpoint.title}'s pod {endpoint.namespace}/{leader} has no address")
+    host = f"[{address}]" if ":" in address else address
+    return f"{'https' if endpoint.https else 'http'}://{host}:{endpoint.port}"
 
 
 async def _leader(client: KubeClient, endpoint: LeaderEndpoint) -> str:

@@ -33,6 +33,17 @@ _SECURITY_HEADERS = (
 _RUN_AGAIN = "The link has been used, or belongs to another run. Run kubectl joulie web again and open its new link.\n"
 
 
+def with_security_headers(send: Send) -> Send:
+    """`send` with the content security policy and its companions added to each response."""
+
+    async def secured(message: Scope) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *_SECURITY_HEADERS]}
+        await send(message)
+
+    return secured
+
+
 class LoopbackAccess:
     """ASGI application that passes on requests of the user who started the program, and refuses all others.
 
@@ -50,14 +61,8 @@ class LoopbackAccess:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-
-        async def secured(message: Scope) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), *_SECURITY_HEADERS]}
-            await send(message)
-
         refusal = self._refusal(scope, Headers(scope=scope))
-        await (self._app if refusal is None else refusal)(scope, receive, secured)
+        await (self._app if refusal is None else refusal)(scope, receive, with_security_headers(send))
 
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         """The response to a request that is not passed on; None for one that is."""

@@ -21,8 +21,8 @@ from joulie.apps.kubectl.web.answers import (
 )
 from joulie.apps.kubectl.web.energy import power_hours
 from joulie.apps.kubectl.web.fleet import condition_items, gpu_items, power_sources
-from joulie.apps.kubectl.web.programs import Programs
-from joulie.apps.kubectl.web.watching import Cluster, ClusterState
+from joulie.apps.kubectl.web.programs import Programs, problem_of
+from joulie.apps.kubectl.web.watching import ClusterState, ClusterView
 from joulie.apps.kubectl.web.workloads import STATES, budget_items, pod_item, with_limits
 from joulie.domain.grid.names import GATE
 from joulie.program.queries import choice, page_of
@@ -41,11 +41,11 @@ class WebApi:
     """The API.
 
     Attributes:
-        cluster: caches of what the reader may list.
-        programs: Joulie's programs.
+        cluster: the cluster as the reader may see it.
+        programs: Joulie's programs, asked with the reader's rights.
     """
 
-    cluster: Cluster
+    cluster: ClusterView
     programs: Programs
 
     def fleet(self, query: Query) -> FleetAnswer:
@@ -70,7 +70,7 @@ class WebApi:
         )
         for found, what in ((power, "the parts of the power"), (history, "the power over time")):
             if isinstance(found, KubernetesError):
-                problems.append(f"{what} cannot be shown: {found}")
+                problems.append(f"{what} cannot be shown: {problem_of(found)}")
             elif isinstance(found, BaseException):
                 raise found
         rows = self.cluster.limit_rows(frozenset({name}))

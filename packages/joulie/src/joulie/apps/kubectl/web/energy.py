@@ -10,7 +10,7 @@ from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.adapters.program_api.energy import EnergyAnswer, EnergyItem
 from joulie.apps.kubectl.energy import total
 from joulie.apps.kubectl.web.answers import PowerHour
-from joulie.apps.kubectl.web.programs import Programs
+from joulie.apps.kubectl.web.programs import Programs, problem_of
 from joulie.domain.quantities import joules_to_kwh
 from joulie.program.queries import choice, page_of
 
@@ -80,7 +80,7 @@ async def energy_view(programs: Programs, query: Mapping[str, str]) -> EnergyVie
         answer = await programs.energy(asked | {"by": by})
         by_day = await programs.energy(asked | {"by": by, "step": "day"})
     except KubernetesError as error:
-        return EnergyView(days, by, [f"energy is not shown: {error}"])
+        return EnergyView(days, by, [f"energy is not shown: {problem_of(error)}"])
     rows, after = page_of(answer.items, query, _ROWS)
     names, daily = stacked_days(answer.items, by_day.items)
     return EnergyView(

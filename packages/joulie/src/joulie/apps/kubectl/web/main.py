@@ -16,7 +16,7 @@ from joulie.apps.kubectl.web.access import LOGIN_PATH, LoopbackAccess
 from joulie.apps.kubectl.web.api import WebApi
 from joulie.apps.kubectl.web.programs import Programs
 from joulie.apps.kubectl.web.server import application
-from joulie.apps.kubectl.web.watching import Cluster
+from joulie.apps.kubectl.web.watching import Cluster, ClusterView
 from joulie.program.http import Server
 
 
@@ -50,9 +50,13 @@ async def serve(client: KubeClient, request: Request) -> None:
     """
     logging.getLogger("joulie").setLevel(logging.ERROR)  # pages show what is outdated
     cluster = Cluster(client, request.namespace or client.connection.namespace)
-    await cluster.find_scopes()
-    programs = Programs(client, request.operator, request.grid, request.accounting)
-    access = LoopbackAccess(application(WebApi(cluster, programs)))
+    view = ClusterView(cluster, await cluster.find_scopes())
+    api = WebApi(view, Programs(client, request.operator, request.grid, request.accounting))
+
+    async def api_of(_request: object) -> WebApi:
+        return api
+
+    access = LoopbackAccess(application(api_of))
     try:
         server = Server(access, ("127.0.0.1", request.port))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Asks Joulie's programs, with the reader's rights, for what the API server does not have."""
+"""Asks Joulie's programs, for one reader, for what the API server does not have."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import asyncio
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
-from joulie.adapters.kubernetes.resources import LEASES
+from joulie.adapters.kubernetes.errors import ForbiddenError, KubernetesError, NotFoundError
+from joulie.adapters.kubernetes.names import GROUP
+from joulie.adapters.kubernetes.resources import LEASES, NODE_TWINS
 from joulie.adapters.kubernetes.times import time_or_none
-from joulie.adapters.program_api.energy import ENERGY_PATH, EnergyAnswer
+from joulie.adapters.program_api.energy import ENERGY_PATH, ENERGY_RESOURCE, EnergyAnswer
 from joulie.adapters.program_api.grid import GridAnswer
 from joulie.adapters.program_api.power import MAX_ITEMS, POWER_PATH, Item
 from joulie.apps.kubectl.accounting import AccountingEndpoint, query_accounting
@@ -29,7 +30,16 @@ _MAX_WAITS = 20
 """Maximum number of pods of a page whose latest start is asked for."""
 _TIMEOUT_S = 8.0
 
+_ENERGY_QUERY = ("by", "step", "since", "until", "namespace", "node", "limit", "continue")
+
 T = TypeVar("T")
+
+
+class MayDo(Protocol):
+    """Whether a reader may do something in the cluster."""
+
+    async def __call__(self, verb: str, group: str, resource: str, **where: str) -> bool:
+        """Whether they may; `where` is a namespace and a name, all without them."""
 
 
 @dataclass(frozen=True)
@@ -37,31 +47,39 @@ class Programs:
     """Joulie's programs.
 
     Attributes:
-        client: Kubernetes client with the reader's rights.
+        client: Kubernetes client that they are asked with.
         operator: address of the operator.
         grid: address of the grid controller.
         accounting: address of the accounting program.
+        may: what the reader may do, where the client has rights of its own; None where it has the reader's, and the
+            API server and the accounting program check them.
     """
 
     client: KubeClient
     operator: LeaderEndpoint
     grid: LeaderEndpoint
     accounting: AccountingEndpoint
+    may: MayDo | None = None
 
     async def energy(self, query: Mapping[str, str]) -> EnergyAnswer:
         """Sums of energy.
 
         Raises:
-            KubernetesError: the accounting program cannot be asked, or refuses.
+            KubernetesError: the accounting program cannot be asked, or the reader may not read this.
         """
-        return await _bounded(query_accounting(self.client, self.accounting, ENERGY_PATH, query, EnergyAnswer))
+        asked = {name: query[name] for name in _ENERGY_QUERY if query.get(name)}
+        await self._check("get", GROUP, ENERGY_RESOURCE, namespace=asked.get("namespace", ""))
+        if self.may is not None and not self.accounting.url:
+            raise KubernetesError("no accounting program is installed")
+        return await _bounded(query_accounting(self.client, self.accounting, ENERGY_PATH, asked, EnergyAnswer))
 
     async def node_power(self, node: str) -> Item | None:
         """Power of a node now; None if the operator does not know the node.
 
         Raises:
-            KubernetesError: the operator cannot be asked.
+            KubernetesError: the operator cannot be asked, or the reader may not read this.
         """
+        await self._check("list", NODE_TWINS.group, NODE_TWINS.plural)
         query = {"kind": "nodes", "limit": str(MAX_ITEMS)}
         answer = await _bounded(query_leader(self.client, self.operator, POWER_PATH, query))
         try:
@@ -89,6 +107,13 @@ class Programs:
         (operator, controller), ledger, answer = await asyncio.gather(leaders, self._ledger(), self._grid_or_none(""))
         return [operator, controller, ledger], [] if answer is None else signal_items(answer)
 
+    async def _check(self, verb: str, group: str, resource: str, **where: str) -> None:
+        """Refuse what the reader may not do, where nobody else does."""
+        if self.may is not None and not await self.may(verb, group, resource, **where):
+            name = f"{resource}.{group}"
+            place = f"namespace {where['namespace']}" if where.get("namespace") else "all namespaces"
+            raise ForbiddenError(403, "Forbidden", f"you may not {verb} {name} in {place}")
+
     async def _grid_or_none(self, pod: str) -> GridAnswer | None:
         try:
             return await _bounded(query_grid(self.client, self.grid, pod))
@@ -98,12 +123,13 @@ class Programs:
     async def _leader(self, endpoint: LeaderEndpoint) -> Check:
         name = f"Leader of the {endpoint.title}"
         try:
+            await self._check("get", LEASES.group, LEASES.plural, namespace=endpoint.namespace, name=endpoint.lease)
             lease = (await self.client.get(LEASES, endpoint.lease, endpoint.namespace)).spec
         except NotFoundError:
             where = f"namespace {endpoint.namespace} (--{endpoint.program}-namespace)"
             return Check(name=name, health="unknown", text=f"it is not installed in {where}")
         except KubernetesError as error:
-            return Check(name=name, health="unknown", text=str(error))
+            return Check(name=name, health="unknown", text=problem_of(error))
         renewed_s = time_or_none(lease.renew_time)
         if not lease.holder_identity or renewed_s is None:
             return Check(name=name, health="warning", text="no replica leads: see its pods and their logs")
@@ -118,10 +144,15 @@ class Programs:
         try:
             answer = await self.energy({"by": "node", "since": f"{2.0 * SECONDS_PER_HOUR:g}"})
         except KubernetesError as error:
-            return Check(name=name, health="unknown", text=str(error))
+            return Check(name=name, health="unknown", text=problem_of(error))
         if not answer.items:
             return Check(name=name, health="warning", text="no energy was booked in the last two hours")
         return Check(name=name, health="ok", text=f"energy of {format_count(len(answer.items), 'node')} in two hours")
+
+
+def problem_of(error: KubernetesError) -> str:
+    """What a page says about a failed request: for what is forbidden no more than that."""
+    return error.message if isinstance(error, ForbiddenError) and error.message else str(error)
 
 
 def signal_items(answer: GridAnswer) -> list[SourceItem]:

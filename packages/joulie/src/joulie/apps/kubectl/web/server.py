@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from joulie.apps.kubectl.web.answers import FleetAnswer, HealthAnswer, NodeAnswe
 from joulie.apps.kubectl.web.api import WebApi
 from joulie.apps.kubectl.web.energy import energy_view
 from joulie.apps.kubectl.web.openapi import Operation
+from joulie.apps.kubectl.web.programs import problem_of
+from joulie.apps.kubectl.web.sign_in import READER
 from joulie.program.http import AsgiApp, json_body
 from joulie.program.queries import QueryError
 
@@ -52,9 +55,13 @@ _OPERATIONS = (
 )
 
 
-def application(api: WebApi) -> AsgiApp:
+ApiOf = Callable[[Request], Awaitable[WebApi]]
+"""Finds the API as the sender of a request may see it."""
+
+
+def application(api_of: ApiOf) -> AsgiApp:
     """The pages and the API, without protection: see `joulie.apps.kubectl.web.access`."""
-    routes = _Routes(api)
+    routes = _Routes(api_of)
     return Starlette(
         routes=[
             Route("/", routes.fleet_page),
@@ -76,47 +83,47 @@ def application(api: WebApi) -> AsgiApp:
 
 
 class _Routes:
-    def __init__(self, api: WebApi) -> None:
-        self._api = api
+    def __init__(self, api_of: ApiOf) -> None:
+        self._api_of = api_of
 
     async def description(self, _request: Request) -> Response:
         return _json(openapi.document(_OPERATIONS))
 
     async def fleet(self, request: Request) -> Response:
-        return _json(self._api.fleet(request.query_params))
+        return _json((await self._api_of(request)).fleet(request.query_params))
 
     async def node(self, request: Request) -> Response:
-        answer = await self._api.node(request.path_params["name"])
+        answer = await (await self._api_of(request)).node(request.path_params["name"])
         return PlainTextResponse("no such node\n", 404) if answer is None else _json(answer)
 
     async def health(self, request: Request) -> Response:
-        return _json(await self._api.health(request.query_params))
+        return _json(await (await self._api_of(request)).health(request.query_params))
 
     async def pods(self, request: Request) -> Response:
-        return _json(await self._api.pods(request.query_params))
+        return _json(await (await self._api_of(request)).pods(request.query_params))
 
     async def energy(self, request: Request) -> Response:
-        return _json(await self._api.programs.energy(request.query_params))
+        return _json(await (await self._api_of(request)).programs.energy(request.query_params))
 
     async def fleet_page(self, request: Request) -> Response:
-        state = self._api.cluster.state()
+        state = (await self._api_of(request)).cluster.state()
         view = pages.fleet_view(state.nodes, request.query_params)
         return _page(request, "fleet.html", answer=state, view=view)
 
     async def node_page(self, request: Request) -> Response:
-        answer = await self._api.node(request.path_params["name"])
+        answer = await (await self._api_of(request)).node(request.path_params["name"])
         if answer is None:
             return _page(request, "missing.html", 404, name=request.path_params["name"])
         return _page(request, "node.html", answer=answer)
 
     async def health_page(self, request: Request) -> Response:
-        return _page(request, "health.html", answer=await self._api.health(request.query_params))
+        return _page(request, "health.html", answer=await (await self._api_of(request)).health(request.query_params))
 
     async def pods_page(self, request: Request) -> Response:
-        return _page(request, "pods.html", answer=await self._api.pods(request.query_params))
+        return _page(request, "pods.html", answer=await (await self._api_of(request)).pods(request.query_params))
 
     async def energy_page(self, request: Request) -> Response:
-        view = await energy_view(self._api.programs, request.query_params)
+        view = await energy_view((await self._api_of(request)).programs, request.query_params)
         return _page(request, "energy.html", view=view)
 
 
@@ -125,8 +132,8 @@ def _json(answer: Any) -> Response:
 
 
 def _page(request: Request, template: str, status: int = 200, **values: Any) -> Response:
-    query = request.query_params
-    return HTMLResponse(pages.render(template, path=request.url.path, query=query, **values), status)
+    query, reader = request.query_params, request.scope.get(READER)
+    return HTMLResponse(pages.render(template, path=request.url.path, query=query, reader=reader, **values), status)
 
 
 async def _invalid(_request: Request, error: Exception) -> Response:
@@ -134,4 +141,5 @@ async def _invalid(_request: Request, error: Exception) -> Response:
 
 
 async def _unavailable(_request: Request, error: Exception) -> Response:
-    return PlainTextResponse(f"{error}\n", error.status if isinstance(error, ApiError) else 503)
+    assert isinstance(error, KubernetesError)
+    return PlainTextResponse(f"{problem_of(error)}\n", error.status if isinstance(error, ApiError) else 503)

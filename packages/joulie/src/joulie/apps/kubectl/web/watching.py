@@ -1,14 +1,17 @@
-"""Watch caches of what a reader may list, and the state of the cluster assembled from them."""
+"""Watch caches of the cluster, and its state as one reader may see it."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin, WorkloadProfile
+import msgspec
+
+from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.cache import Cache
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ApiError, ForbiddenError, NotFoundError
@@ -22,13 +25,13 @@ from joulie.adapters.kubernetes.resources import (
     WORKLOAD_PROFILES,
     Resource,
 )
-from joulie.apps.kubectl.budget import budget_row
+from joulie.apps.kubectl.budget import BudgetRow, budget_row
 from joulie.apps.kubectl.limits import LimitRow, limit_rows
 from joulie.apps.kubectl.overview import node_rows
 from joulie.apps.kubectl.status import agent_nodes
 from joulie.apps.kubectl.web.answers import FleetNode, FleetSummary
 from joulie.apps.kubectl.web.fleet import family_of, fleet_node, fleet_summary
-from joulie.apps.kubectl.web.workloads import Limits, WatchedPod, by_state, limits_of, watched_pod
+from joulie.apps.kubectl.web.workloads import Limits, WatchedPod, by_state, limits_of, pod_key, watched_pod
 from joulie.domain.usage import PodKey
 
 KEPT: Mapping[Resource[Any], Callable[[Any], Any]] = {
@@ -40,8 +43,32 @@ KEPT: Mapping[Resource[Any], Callable[[Any], Any]] = {
     ENERGY_BUDGETS: lambda budget: budget,
 }
 """What is watched, and what is kept of each object."""
+_NAMESPACED = (PODS, WORKLOAD_PROFILES, ENERGY_BUDGETS)
 _REFRESH_S = 5.0
 """Minimum time between two assemblies of the state, s."""
+_MAX_STATES = 64
+"""Maximum number of readers' states that are kept until the next assembly."""
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """What a reader may list; equal for readers that see the same.
+
+    Attributes:
+        kinds: plural names of what they may list in the whole cluster.
+        namespaces: namespaces of the others, by plural name; without those that they may list nowhere.
+        problems: what they may not list, in words.
+    """
+
+    kinds: frozenset[str]
+    namespaces: frozenset[tuple[str, frozenset[str]]] = frozenset()
+    problems: tuple[str, ...] = ()
+
+    def of(self, resource: Resource[Any]) -> frozenset[str] | None:
+        """Namespaces in which the resource may be listed; None for all."""
+        if resource.plural in self.kinds:
+            return None
+        return next((where for plural, where in self.namespaces if plural == resource.plural), frozenset())
 
 
 @dataclass(frozen=True)
@@ -67,12 +94,17 @@ class ClusterState:
     problems: tuple[str, ...]
 
 
+class _Fleet(NamedTuple):
+    nodes: Mapping[str, FleetNode]
+    agents_known: bool
+
+
 class Cluster:
-    """Caches of nodes, twins, hardware, pods, profiles and budgets, as far as the reader may list them.
+    """Caches of nodes, twins, hardware, pods, profiles and budgets.
 
     Args:
-        client: Kubernetes client with the reader's rights.
-        namespace: namespace to fall back to where the reader may not list all of them.
+        client: Kubernetes client.
+        namespace: namespace to fall back to where the client may not list all of them.
         now_s: current time, s since the epoch.
     """
 
@@ -81,24 +113,39 @@ class Cluster:
         self._namespace = namespace
         self._now_s = now_s
         self._caches: dict[Resource[Any], Cache[Any, Any]] = {}
-        self._missing: dict[Resource[Any], str] = {}
-        self._state: ClusterState | None = None
-        self.visible: frozenset[str] | None = None
-        """Namespaces whose pods are shown; None for all."""
+        self._at_s = -_REFRESH_S
+        self._states: dict[Visibility, ClusterState] = {}
+        self._fleets: dict[frozenset[str], _Fleet] = {}
+        self._pods: dict[str, list[WatchedPod]] = {}
 
-    async def find_scopes(self) -> None:
-        """Find out what the reader may list; before `start`.
+    async def find_scopes(self) -> Visibility:
+        """Watch what the client may list, and return what that is; before `start`.
 
         Raises:
             KubernetesError: the API server cannot be asked.
         """
-        for resource, transform in KEPT.items():
-            scope = await self._scope(resource)
+        kinds: set[str] = set()
+        namespaces: set[tuple[str, frozenset[str]]] = set()
+        problems = []
+        for resource in KEPT:
+            scope, problem = await self._scope(resource)
+            problems += [problem] if problem else []
             if scope is None:
                 continue
-            if resource is PODS and scope:
-                self.visible = frozenset({scope})
-            self._caches[resource] = Cache(self._client, resource, transform, namespace=scope or None)
+            self._watch(resource, scope or None)
+            if scope:
+                namespaces.add((resource.plural, frozenset({scope})))
+            else:
+                kinds.add(resource.plural)
+        return Visibility(frozenset(kinds), frozenset(namespaces), tuple(problems))
+
+    def watch_all(self) -> None:
+        """Watch everything; before `start`. What the client may not list is retried, and is a problem until then."""
+        for resource in KEPT:
+            self._watch(resource, None)
+
+    def _watch(self, resource: Resource[Any], namespace: str | None) -> None:
+        self._caches[resource] = Cache(self._client, resource, KEPT[resource], namespace=namespace)
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
         """Start the caches in `tasks`, and wait for their first lists."""
@@ -112,16 +159,136 @@ class Cluster:
         """Whether all first lists are complete."""
         return all(cache.synced for cache in self._caches.values())
 
-    def state(self) -> ClusterState:
-        """The current state; assembled again when it is older than a moment."""
+    def why_not_ready(self) -> str | None:
+        """What has not been listed yet; None if everything has."""
+        missing = [
+            f"{resource.plural}{f' ({cache.problem})' if cache.problem else ''}"
+            for resource, cache in self._caches.items()
+            if not cache.synced
+        ]
+        return f"not listed yet: {', '.join(missing)}" if missing else None
+
+    def namespaces(self) -> frozenset[str]:
+        """Namespaces with unfinished pods or budgets."""
+        return frozenset(
+            namespace
+            for resource in (PODS, ENERGY_BUDGETS)
+            if resource in self._caches
+            for namespace, _name in self._caches[resource].objects
+        )
+
+    def objects(self, resource: Resource[Any], visibility: Visibility) -> Iterable[Any]:
+        """Cached objects of a kind that a reader may see."""
+        cache = self._caches.get(resource)
+        where = visibility.of(resource)
+        if cache is None:
+            return ()
+        if where is None:
+            return list(cache.objects.values())
+        return [value for (namespace, _), value in cache.objects.items() if namespace in where]
+
+    def state(self, visibility: Visibility) -> ClusterState:
+        """The state as a reader may see it; assembled again when it is older than a moment."""
         now_s = self._now_s()
-        if self._state is None or not 0.0 <= now_s - self._state.at < _REFRESH_S:
-            self._state = self._assembled(now_s)
-        return self._state
+        if not 0.0 <= now_s - self._at_s < _REFRESH_S or len(self._states) > _MAX_STATES:
+            self._at_s = now_s
+            self._states.clear()
+            self._fleets.clear()
+            self._pods = self._pods_by_namespace()
+        if visibility not in self._states:
+            self._states[visibility] = self._assembled(visibility)
+        return self._states[visibility]
+
+    async def _scope(self, resource: Resource[Any]) -> tuple[str | None, str]:
+        """Namespace to list a resource in, empty for all and None if it cannot be listed; what is missing, in words."""
+        problem = ""
+        for scope in ["", self._namespace] if resource in _NAMESPACED else [""]:
+            try:
+                await self._client.raw("GET", resource.path(scope or None), params={"limit": "1"})
+            except (ForbiddenError, NotFoundError) as error:
+                problem = f"{resource.plural} are not shown: {_reason(error)}"
+            else:
+                return scope, f"only {resource.plural} of namespace {scope} are shown" if scope else ""
+        return None, problem
+
+    def _pods_by_namespace(self) -> dict[str, list[WatchedPod]]:
+        found: dict[str, list[WatchedPod]] = {}
+        cache = self._caches.get(PODS)
+        for pod in sorted(cache.objects.values(), key=pod_key) if cache else ():
+            found.setdefault(pod.facts.namespace, []).append(pod)
+        return found
+
+    def _fleet(self, visibility: Visibility) -> _Fleet:
+        """Nodes without their numbers of pods: the same for all readers who may list the same kinds."""
+        if visibility.kinds not in self._fleets:
+            nodes = list(self.objects(NODES, visibility))
+            twins = [shown_twin(twin, visibility) for twin in self.objects(NODE_TWINS, visibility)]
+            twin_of = {twin.spec.node_name: twin for twin in twins}
+            hardware_of = {one.spec.node_name: one for one in self.objects(NODE_HARDWARES, visibility)}
+            families = {node.metadata.name: family_of(node, hardware_of.get(node.metadata.name)) for node in nodes}
+            everything = visibility.of(PODS) is None
+            agents = agent_nodes(pod.bound for pods in self._pods.values() for pod in pods) if everything else None
+            rows = node_rows(nodes, twins, (), self._at_s, agents=agents)
+            found = {row.name: fleet_node(row, families[row.name], twin_of.get(row.name)) for row in rows}
+            self._fleets[visibility.kinds] = _Fleet(found, agents is not None)
+        return self._fleets[visibility.kinds]
+
+    def _assembled(self, visibility: Visibility) -> ClusterState:
+        where = visibility.of(PODS)
+        namespaces = sorted(self._pods if where is None else where & self._pods.keys())
+        pods = [pod for namespace in namespaces for pod in self._pods[namespace]]
+        counts = Counter(pod.facts.node_name for pod in pods)
+        fleet, agents_known = self._fleet(visibility)
+        nodes = {
+            name: msgspec.structs.replace(node, pods=counts[name]) if name in counts else node
+            for name, node in fleet.items()
+        }
+        limits = limits_of(nodes.values(), self.objects(NODE_TWINS, visibility))
+        return ClusterState(
+            at=self._at_s,
+            nodes=nodes,
+            summary=fleet_summary(list(nodes.values()), agents_known=agents_known),
+            pods=by_state(pods, limits),
+            namespaces=namespaces,
+            limits=limits,
+            problems=self._problems(visibility),
+        )
+
+    def _problems(self, visibility: Visibility) -> tuple[str, ...]:
+        outdated = (
+            f"{resource.plural} may be outdated: {cache.problem}"
+            for resource, cache in self._caches.items()
+            if cache.problem
+        )
+        return (*visibility.problems, *outdated)
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """The cluster as one reader may see it.
+
+    Attributes:
+        cluster: caches.
+        visibility: what the reader may list.
+    """
+
+    cluster: Cluster
+    visibility: Visibility
+
+    @property
+    def visible(self) -> frozenset[str] | None:
+        """Namespaces whose pods are shown; None for all."""
+        return self.visibility.of(PODS)
+
+    def state(self) -> ClusterState:
+        """The current state."""
+        return self.cluster.state(self.visibility)
 
     def twin(self, node: str) -> NodeTwin | None:
         """The twin of a node."""
-        return next((twin for twin in self._objects(NODE_TWINS) if twin.spec.node_name == node), None)
+        twins: Iterable[NodeTwin] = self._objects(NODE_TWINS)
+        found = next((twin for twin in twins if twin.spec.node_name == node), None)
+        return None if found is None else shown_twin(found, self.visibility)
 
     def limit_rows(self, nodes: frozenset[str]) -> list[LimitRow]:
         """GPUs of some nodes with their limits, as `kubectl joulie limits` has them."""
@@ -129,61 +296,43 @@ class Cluster:
             return []
         twins = [twin for twin in self._objects(NODE_TWINS) if twin.spec.node_name in nodes]
         owners: dict[PodKey, Owner] = {
-            (pod.facts.namespace, pod.facts.name): pod.facts.owner
+            pod_key(pod): pod.facts.owner
             for pod in self._objects(PODS)
             if pod.facts.requests.gpus > 0.0 and pod.facts.node_name in nodes
         }
-        profiles: list[WorkloadProfile] = self._objects(WORKLOAD_PROFILES)
-        return limit_rows(twins, owners, profiles)
+        return limit_rows(twins, owners, self._objects(WORKLOAD_PROFILES))
 
-    def budgets(self, namespace: str | None) -> list[Any]:
+    def budgets(self, namespace: str | None) -> list[BudgetRow]:
         """Rows of `kubectl joulie budget`; None for all namespaces."""
         rows = [budget_row(one) for one in self._objects(ENERGY_BUDGETS)]
         return sorted(
             (row for row in rows if namespace in {None, row.namespace}), key=lambda row: (row.namespace, row.name)
         )
 
-    async def _scope(self, resource: Resource[Any]) -> str | None:
-        """Namespace to list a resource in: empty for all, None if the reader may not list it at all."""
-        scopes = ["", self._namespace] if resource.namespaced else [""]
-        for scope in scopes:
-            try:
-                await self._client.raw("GET", resource.path(scope or None), params={"limit": "1"})
-            except (ForbiddenError, NotFoundError) as error:
-                self._missing[resource] = f"{resource.plural} are not shown: {_reason(error)}"
-            else:
-                if scope:
-                    self._missing[resource] = f"only {resource.plural} of namespace {scope} are shown"
-                else:
-                    self._missing.pop(resource, None)
-                return scope
-        return None
+    def _objects(self, resource: Resource[Any]) -> Iterable[Any]:
+        return self.cluster.objects(resource, self.visibility)
 
-    def _objects(self, resource: Resource[Any]) -> list[Any]:
-        cache = self._caches.get(resource)
-        return [] if cache is None else list(cache.objects.values())
 
-    def _problems(self) -> tuple[str, ...]:
-        outdated = (
-            f"{resource.plural} may be outdated: {cache.problem}"
-            for resource, cache in self._caches.items()
-            if cache.problem
-        )
-        return (*self._missing.values(), *outdated)
-
-    def _assembled(self, now_s: float) -> ClusterState:
-        nodes, twins = self._objects(NODES), self._objects(NODE_TWINS)
-        pods: list[WatchedPod] = self._objects(PODS)
-        twin_of = {twin.spec.node_name: twin for twin in twins}
-        hardware_of = {one.spec.node_name: one for one in self._objects(NODE_HARDWARES)}
-        families = {node.metadata.name: family_of(node, hardware_of.get(node.metadata.name)) for node in nodes}
-        agents = agent_nodes(pod.bound for pod in pods) if self.visible is None else None
-        rows = node_rows(nodes, twins, (pod.facts for pod in pods), now_s, agents=agents)
-        fleet = {row.name: fleet_node(row, families[row.name], twin_of.get(row.name)) for row in rows}
-        summary = fleet_summary(list(fleet.values()), agents_known=agents is not None)
-        limits = limits_of(fleet.values(), twins)
-        namespaces = sorted({pod.facts.namespace for pod in pods})
-        return ClusterState(now_s, fleet, summary, by_state(pods, limits), namespaces, limits, self._problems())
+def shown_twin(twin: NodeTwin, visibility: Visibility) -> NodeTwin:
+    """A twin without its messages for readers who may not list all pods: messages may name what is not theirs."""
+    if visibility.of(PODS) is None:
+        return twin
+    status, control = twin.status, twin.status.control_status
+    replace = msgspec.structs.replace
+    return replace(
+        twin,
+        status=replace(
+            status,
+            conditions=tuple(replace(one, message="") for one in status.conditions),
+            control_status=None
+            if control is None
+            else replace(
+                control,
+                cpu=None if control.cpu is None else replace(control.cpu, message=None),
+                gpu=None if control.gpu is None else replace(control.gpu, message=None),
+            ),
+        ),
+    )
 
 
 def _reason(error: ApiError) -> str:

@@ -96,10 +96,15 @@ def limits_of(nodes: Iterable[FleetNode], twins: Iterable[NodeTwin]) -> Limits:
     )
 
 
+def pod_key(pod: WatchedPod) -> PodKey:
+    """Namespace and name of a pod."""
+    return pod.facts.namespace, pod.facts.name
+
+
 def by_state(pods: Iterable[WatchedPod], limits: Limits) -> dict[str, list[WatchedPod]]:
-    """Pods by state, each in order of namespace and name."""
+    """Pods by state, in their order."""
     found: dict[str, list[WatchedPod]] = {state: [] for state in STATES}
-    for pod in sorted(pods, key=lambda pod: (pod.facts.namespace, pod.facts.name)):
+    for pod in pods:
         found[limits.state(pod.facts)].append(pod)
     return found
 
