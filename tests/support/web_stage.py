@@ -15,6 +15,7 @@ import msgspec
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.ledger import LedgerSettings, open_ledger
+from joulie.adapters.program_api.grid import GRID_PATH, GridAnswer, SignalItem
 from joulie.adapters.program_api.power import POWER_PATH, Item
 from joulie.apps.accounting.api import EnergyApi
 from joulie.apps.accounting.async_ledger import AsyncLedger
@@ -156,9 +157,10 @@ class Web:
         self.login = f"{url}{LOGIN_PATH}?token={token}"
 
 
-def energy_app(folder: Path, days: int = 10, groups: int = 10) -> AsgiApp:
+def energy_app(folder: Path, days: int = 10, groups: int = 10, now_s: float | None = None) -> AsgiApp:
     """The accounting program's API on a ledger of some days, in which every group draws power all day."""
-    now_s = datetime.now(UTC).timestamp()  # noqa: TID251 - the pages compare it with the browser's clock
+    if now_s is None:
+        now_s = datetime.now(UTC).timestamp()  # noqa: TID251 - the pages compare it with the browser's clock
     ledger = open_ledger(f"sqlite:///{folder / 'ledger.sqlite'}", LedgerSettings(max_gap_s=3600.0))
     first_s = now_s // 86400.0 * 86400.0 - days * 86400.0
     span = (first_s - 86400.0, now_s + 86400.0)
@@ -196,9 +198,14 @@ def programs_app(energy: AsgiApp | None) -> AsgiApp:
     async def missing(_scope: Any, _receive: Any, send: Any) -> None:
         await respond(send, 404, b"not found")
 
-    return answering(
-        POWER_PATH, lambda _query: (200, {"items": msgspec.to_builtins(items), "since": 0.0}), energy or missing
-    )
+    signals = [
+        SignalItem("carbon", "DE", "fresh", 312.0, source="electricity-maps", basis="average", age_s=600.0,
+                   forecast_source="electricity-maps", forecast_until_s=86400.0, lowest=120.0, lowest_in_s=7200.0),
+        SignalItem("price", "DE", "stale", 0.21, source="entsoe", age_s=9000.0, problem="no answer for 2 h"),
+    ]  # fmt: skip
+    held = GridAnswer(leader=True, now=1.77e9, signals=signals, waiting={"carbon": 3})
+    grid = answering(GRID_PATH, lambda _query: (200, msgspec.to_builtins(held)), energy or missing)
+    return answering(POWER_PATH, lambda _query: (200, {"items": msgspec.to_builtins(items), "since": 0.0}), grid)
 
 
 def filled(objects: Iterable[tuple[str, dict[str, Any]]]) -> Cluster:

@@ -6,7 +6,7 @@ program asks the API server what the user may read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -74,6 +74,35 @@ async def fetch_accounting(
         headers = {"authorization": f"Bearer {token}"} if token else {}
         return await _direct(endpoint, path, query, headers)
     return await _through_api_server(client, endpoint, path, query, {TOKEN_HEADER: token} if token else {})
+
+
+async def stream_accounting(
+    client: KubeClient, endpoint: AccountingEndpoint, path: str, query: Mapping[str, str]
+) -> AsyncIterator[bytes]:
+    """Parts of the accounting program's response, which may not fit into memory; through the API server all at once.
+
+    Raises:
+        KubernetesError: see `fetch_accounting`.
+    """
+    if not endpoint.url:
+        yield await fetch_accounting(client, endpoint, path, query)
+        return
+    token = await _token(client, endpoint)
+    address = endpoint.url.rstrip("/") + path
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    try:
+        async with (
+            httpx2.AsyncClient(timeout=_TIMEOUT_S, verify=tls_context(verify=endpoint.verify)) as http,
+            http.stream("GET", address, params=query, headers=headers) as answer,
+        ):
+            if answer.status_code != httpx2.codes.OK:
+                raise KubernetesError(
+                    f"{address}: {answer.status_code}: {(await answer.aread()).decode(errors='replace')}"
+                )
+            async for part in answer.aiter_bytes():
+                yield part
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise KubernetesError(f"{address}: {error}") from error
 
 
 async def _token(client: KubeClient, endpoint: AccountingEndpoint) -> str | None:

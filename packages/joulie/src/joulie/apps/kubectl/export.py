@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -91,6 +92,35 @@ def _write_text(file_format: str, rows: Sequence[ExportItem], file: TextIO) -> N
     else:
         json.dump({"code": 200, "data": [allocations(rows)]}, file, indent=2)
         file.write("\n")
+
+
+async def csv_of(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Parts of an export as parts of a CSV file, line by line: the whole may not fit into memory.
+
+    Raises:
+        KubernetesError: a line is not one of an export.
+    """
+    decoder = msgspec.json.Decoder(ExportItem)
+    rest = b""
+    yield _csv_lines([ExportItem.__struct_fields__])
+    async for part in parts:
+        *lines, rest = (rest + part).split(b"\n")
+        yield _csv_lines(_csv_row(decoder, line) for line in lines if line)
+    if rest:
+        yield _csv_lines([_csv_row(decoder, rest)])
+
+
+def _csv_row(decoder: msgspec.json.Decoder[ExportItem], line: bytes) -> Sequence[Any]:
+    try:
+        return msgspec.structs.astuple(decoder.decode(line))
+    except msgspec.DecodeError as error:
+        raise KubernetesError(f"{EXPORT_PATH}: unexpected response from the accounting program: {error}") from error
+
+
+def _csv_lines(rows: Iterable[Sequence[Any]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode()
 
 
 def allocations(rows: Iterable[ExportItem]) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from joulie.adapters.program_api.grid import SignalItem
+
 CapState = Literal["none", "confirmed", "unconfirmed", "notInForce"]
 PodState = Literal["waiting", "limited", "running"]
 Health = Literal["ok", "warning", "unknown"]
@@ -316,6 +318,20 @@ class Check(Answer, frozen=True):
     name: str
     health: Health
     text: str
+
+
+class SignalsAnswer(Answer, frozen=True):
+    """The answer at ``/api/v1/signals``.
+
+    Attributes:
+        at: time of the answer.
+        signals: carbon intensity and price by zone, with the minimum of their forecast.
+        waiting: number of pods that wait for them, by reason; null for readers who may not list all pods.
+    """
+
+    at: float
+    signals: list[SignalItem]
+    waiting: dict[str, int] | None
 
 
 class SourceItem(Answer, frozen=True):

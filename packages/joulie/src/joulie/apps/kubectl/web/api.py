@@ -18,6 +18,7 @@ from joulie.apps.kubectl.web.answers import (
     NodeAnswer,
     PodsAnswer,
     PowerParts,
+    SignalsAnswer,
 )
 from joulie.apps.kubectl.web.energy import power_hours
 from joulie.apps.kubectl.web.fleet import condition_items, gpu_items, power_sources
@@ -92,6 +93,18 @@ class WebApi:
                 rows,
             ),
         )
+
+    async def signals(self) -> SignalsAnswer:
+        """Carbon intensity and prices.
+
+        Raises:
+            KubernetesError: the grid controller does not tell.
+        """
+        found = await self.programs.signals()
+        if found is None:
+            raise KubernetesError("the grid controller is not installed, or does not answer")
+        everything = self.cluster.visible is None
+        return SignalsAnswer(at=found.now, signals=found.signals, waiting=found.waiting if everything else None)
 
     async def pods(self, query: Query) -> PodsAnswer:
         """Unfinished pods and budgets.

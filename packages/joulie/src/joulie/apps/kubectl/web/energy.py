@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from joulie.adapters.kubernetes.errors import KubernetesError
-from joulie.adapters.program_api.energy import EnergyAnswer, EnergyItem
+from joulie.adapters.program_api.energy import FOLDED, IDLE, EnergyAnswer, EnergyItem, SavingsItem
+from joulie.adapters.program_api.grid import SignalItem
 from joulie.apps.kubectl.energy import total
 from joulie.apps.kubectl.web.answers import PowerHour
 from joulie.apps.kubectl.web.programs import Programs, problem_of
+from joulie.apps.kubectl.web.watching import ClusterView
 from joulie.domain.quantities import joules_to_kwh
 from joulie.program.queries import choice, page_of
 
@@ -20,6 +24,8 @@ _GROUPS = ("namespace", "job", "node", "pod")
 _SERIES = 7
 _OTHERS = "all others"
 _ROWS = 100
+_SHOWN = {IDLE: "idle nodes", FOLDED: "older energy"}
+"""What pages say for energy without a pod."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,22 @@ class EnergyDay:
     kwh: Sequence[float]
 
 
+class DayFactors(NamedTuple):
+    """Mean carbon intensity and price of one day's energy; None where unknown.
+
+    Attributes:
+        at: start of the day, s since the epoch.
+        text: its date.
+        intensity_g_per_kwh: gCO2eq/kWh.
+        price_per_kwh: currency/kWh.
+    """
+
+    at: float
+    text: str
+    intensity_g_per_kwh: float | None
+    price_per_kwh: float | None
+
+
 @dataclass(frozen=True)
 class EnergyView:
     """What the energy page shows.
@@ -52,6 +74,12 @@ class EnergyView:
         names: names of the chart's series.
         daily: the chart.
         next_page: value of ``continue`` for the next page of the table.
+        namespaces: namespaces to choose from.
+        namespace: chosen one; empty for all.
+        idle_j: energy of the period that no pod is charged for, J.
+        factors: intensity and price by day.
+        savings: savings by deferral.
+        signals: intensity and price now and ahead, by zone.
     """
 
     days: str
@@ -64,29 +92,110 @@ class EnergyView:
     names: Sequence[str] = ()
     daily: Sequence[EnergyDay] = ()
     next_page: str | None = None
+    namespaces: Sequence[str] = ()
+    namespace: str = ""
+    idle_j: float = 0.0
+    factors: Sequence[DayFactors] = ()
+    savings: Sequence[Saved] = ()
+    signals: Sequence[SignalItem] = ()
 
 
-async def energy_view(programs: Programs, query: Mapping[str, str]) -> EnergyView:
+class Saved(NamedTuple):
+    """Savings by deferral of one measure, by one method.
+
+    Attributes:
+        measure: carbon or price.
+        method: how they were calculated.
+        gains: sum over pods that saved, gCO2eq or currency.
+        losses: sum over pods that would have been better off without waiting, likewise, above 0.
+        pods: number of pods.
+    """
+
+    measure: str
+    method: str
+    gains: float
+    losses: float
+    pods: int
+
+
+async def energy_view(programs: Programs, cluster: ClusterView, query: Mapping[str, str]) -> EnergyView:
     """The energy page's content.
 
     Raises:
         QueryError: an invalid parameter.
     """
     days, by = choice(query, "days", _PERIODS, "31"), choice(query, "by", _GROUPS, "namespace")
-    asked = {"since": f"{int(days) * _SECONDS_PER_DAY:g}"}
-    if query.get("namespace"):
-        asked["namespace"] = query["namespace"]
+    namespaces = cluster.state().namespaces
+    # Who may not list all namespaces would only learn that they may not see the sum of all.
+    chosen = query.get("namespace") or (namespaces[0] if cluster.visible is not None and namespaces else "")
+    asked = {"since": f"{int(days) * _SECONDS_PER_DAY:g}", "namespace": chosen}
+    empty = EnergyView(days, by, namespaces=namespaces, namespace=chosen)
     try:
-        answer = await programs.energy(asked | {"by": by})
-        by_day = await programs.energy(asked | {"by": by, "step": "day"})
+        answer, by_day, by_namespace, saved = await asyncio.gather(
+            programs.energy(asked | {"by": by}),
+            programs.energy(asked | {"by": by, "step": "day"}),
+            programs.energy(asked | {"by": "namespace"}),
+            programs.savings(asked),
+        )
+        signals = await programs.signals()
     except KubernetesError as error:
-        return EnergyView(days, by, [f"energy is not shown: {problem_of(error)}"])
+        return replace(empty, problems=[f"energy is not shown: {problem_of(error)}"])
     rows, after = page_of(answer.items, query, _ROWS)
     names, daily = stacked_days(answer.items, by_day.items)
-    return EnergyView(
-        days, by, (), answer, total(answer.items), [(title(item), item) for item in rows], len(answer.items), names,
-        daily, after,
-    )  # fmt: skip
+    return replace(
+        empty,
+        answer=answer,
+        total=total(answer.items),
+        idle_j=sum(item.energy_j for item in by_namespace.items if item.name == IDLE),
+        rows=[(title(item), item) for item in rows],
+        found=len(answer.items),
+        names=names,
+        daily=daily,
+        factors=daily_factors(by_day.items),
+        savings=saved_by_method(saved.items),
+        signals=signals.signals if signals else (),
+        next_page=after,
+    )
+
+
+def saved_by_method(items: Sequence[SavingsItem]) -> list[Saved]:
+    """Savings by measure and method, gains and losses apart."""
+    found: dict[tuple[str, str], list[SavingsItem]] = {}
+    for item in items:
+        found.setdefault((item.measure, item.method), []).append(item)
+    return [
+        Saved(
+            measure,
+            method,
+            sum(item.amount for item in group if item.amount > 0.0),
+            -sum(item.amount for item in group if item.amount < 0.0),
+            sum(item.pods for item in group),
+        )
+        for (measure, method), group in sorted(found.items())
+    ]
+
+
+def daily_factors(items: Sequence[EnergyItem]) -> list[DayFactors]:
+    """Mean carbon intensity and price of each day's energy, as far as they are known."""
+    by_day: dict[float, list[EnergyItem]] = {}
+    for item in items:
+        by_day.setdefault((item.start or 0.0) // _SECONDS_PER_DAY * _SECONDS_PER_DAY, []).append(item)
+    found = []
+    for day_s, group in sorted(by_day.items()):
+        day = total(group)
+        found.append(
+            DayFactors(
+                day_s,
+                datetime.fromtimestamp(day_s, UTC).date().isoformat(),
+                _per_kwh(day.emissions_g, day.energy_j - day.energy_without_intensity_j),
+                _per_kwh(day.cost, day.energy_j - day.energy_without_price_j),
+            )
+        )
+    return found
+
+
+def _per_kwh(amount: float, energy_j: float) -> float | None:
+    return amount / joules_to_kwh(energy_j) if energy_j > 0.0 else None
 
 
 def stacked_days(groups: Sequence[EnergyItem], items: Sequence[EnergyItem]) -> tuple[list[str], list[EnergyDay]]:
@@ -126,4 +235,5 @@ def power_hours(items: Sequence[EnergyItem]) -> list[PowerHour]:
 
 def title(item: EnergyItem) -> str:
     """Name of a group, with its namespace and kind."""
-    return "/".join(part for part in (item.namespace, item.kind, item.name) if part)
+    parts = dict.fromkeys(_SHOWN.get(part, part) for part in (item.namespace, item.kind, item.name) if part)
+    return "/".join(parts)

@@ -22,12 +22,14 @@ class Operation:
         summary: what it answers.
         answer: type of the answer.
         parameters: query parameters, with what they mean.
+        media_type: what is answered; of an export, an answer is one line.
     """
 
     path: str
     summary: str
     answer: type
     parameters: Mapping[str, str]
+    media_type: str = "application/json"
 
 
 def document(operations: Iterable[Operation]) -> dict[str, Any]:
@@ -53,5 +55,5 @@ def _get(operation: Operation, schema: Mapping[str, Any]) -> dict[str, Any]:
                 for name, text in operation.parameters.items()
             ),
         ],
-        "responses": {"200": {"description": "OK", "content": {"application/json": {"schema": schema}}}},
+        "responses": {"200": {"description": "OK", "content": {operation.media_type: {"schema": schema}}}},
     }

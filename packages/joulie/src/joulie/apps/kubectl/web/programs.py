@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -15,10 +15,18 @@ from joulie.adapters.kubernetes.errors import ForbiddenError, KubernetesError, N
 from joulie.adapters.kubernetes.names import GROUP
 from joulie.adapters.kubernetes.resources import LEASES, NODE_TWINS
 from joulie.adapters.kubernetes.times import time_or_none
-from joulie.adapters.program_api.energy import ENERGY_PATH, ENERGY_RESOURCE, EnergyAnswer
+from joulie.adapters.program_api.energy import (
+    ENERGY_PATH,
+    ENERGY_RESOURCE,
+    EXPORT_PATH,
+    SAVINGS_PATH,
+    EnergyAnswer,
+    SavingsAnswer,
+)
 from joulie.adapters.program_api.grid import GridAnswer
 from joulie.adapters.program_api.power import MAX_ITEMS, POWER_PATH, Item
-from joulie.apps.kubectl.accounting import AccountingEndpoint, query_accounting
+from joulie.adapters.program_api.report import REPORT_PATH, ReportAnswer
+from joulie.apps.kubectl.accounting import AccountingEndpoint, query_accounting, stream_accounting
 from joulie.apps.kubectl.columns import format_age, format_count
 from joulie.apps.kubectl.grid import query_grid
 from joulie.apps.kubectl.leader import LeaderEndpoint, query_leader
@@ -30,7 +38,7 @@ _MAX_WAITS = 20
 """Maximum number of pods of a page whose latest start is asked for."""
 _TIMEOUT_S = 8.0
 
-_ENERGY_QUERY = ("by", "step", "since", "until", "namespace", "node", "limit", "continue")
+_ENERGY_QUERY = ("by", "step", "since", "until", "namespace", "node", "limit", "continue", "month")
 
 T = TypeVar("T")
 
@@ -67,11 +75,48 @@ class Programs:
         Raises:
             KubernetesError: the accounting program cannot be asked, or the reader may not read this.
         """
+        return await self._accounts(ENERGY_PATH, query, EnergyAnswer)
+
+    async def savings(self, query: Mapping[str, str]) -> SavingsAnswer:
+        """Savings by deferral, pod by pod.
+
+        Raises:
+            KubernetesError: see `energy`.
+        """
+        return await self._accounts(SAVINGS_PATH, query, SavingsAnswer)
+
+    async def report(self, query: Mapping[str, str]) -> ReportAnswer:
+        """Emissions of a month.
+
+        Raises:
+            KubernetesError: see `energy`.
+        """
+        return await self._accounts(REPORT_PATH, query, ReportAnswer)
+
+    async def export(self, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """Parts of the stored rows, one JSON object a line.
+
+        Raises:
+            KubernetesError: see `energy`.
+        """
+        asked = await self._allowed_query(query)
+        return stream_accounting(self.client, self.accounting, EXPORT_PATH, asked)
+
+    async def _accounts(self, path: str, query: Mapping[str, str], answer: type[T]) -> T:
+        asked = await self._allowed_query(query)
+        return await _bounded(query_accounting(self.client, self.accounting, path, asked, answer))
+
+    async def _allowed_query(self, query: Mapping[str, str]) -> dict[str, str]:
+        """The parameters that the accounting program knows, once the reader may read what they ask for."""
         asked = {name: query[name] for name in _ENERGY_QUERY if query.get(name)}
         await self._check("get", GROUP, ENERGY_RESOURCE, namespace=asked.get("namespace", ""))
         if self.may is not None and not self.accounting.url:
             raise KubernetesError("no accounting program is installed")
-        return await _bounded(query_accounting(self.client, self.accounting, ENERGY_PATH, asked, EnergyAnswer))
+        return asked
+
+    async def signals(self) -> GridAnswer | None:
+        """Carbon intensities and prices; None if the grid controller does not tell."""
+        return await self._grid_or_none("")
 
     async def node_power(self, node: str) -> Item | None:
         """Power of a node now; None if the operator does not know the node.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +10,27 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from joulie.adapters.kubernetes.errors import ApiError, KubernetesError
-from joulie.adapters.program_api.energy import EnergyAnswer
+from joulie.adapters.program_api.energy import EnergyAnswer, ExportItem, SavingsAnswer
+from joulie.adapters.program_api.report import ReportAnswer
+from joulie.apps.kubectl.export import csv_of
 from joulie.apps.kubectl.web import openapi, pages
-from joulie.apps.kubectl.web.answers import FleetAnswer, HealthAnswer, NodeAnswer, PodsAnswer
+from joulie.apps.kubectl.web.answers import FleetAnswer, HealthAnswer, NodeAnswer, PodsAnswer, SignalsAnswer
 from joulie.apps.kubectl.web.api import WebApi
 from joulie.apps.kubectl.web.energy import energy_view
 from joulie.apps.kubectl.web.openapi import Operation
 from joulie.apps.kubectl.web.programs import problem_of
 from joulie.apps.kubectl.web.sign_in import READER
 from joulie.program.http import AsgiApp, json_body
-from joulie.program.queries import QueryError
+from joulie.program.queries import QueryError, choice
 
 _STATIC = Path(__file__).with_name("static")
+_EXPORTS = {"csv": "text/csv; charset=utf-8", "ndjson": "application/x-ndjson"}
+_PERIOD = {"since": "Start of the period, s before now.", "namespace": "Namespace of the pods."}
 _PAGING = {"limit": "Maximum number of items.", "continue": "The field continue of the page before."}
 _OPERATIONS = (
     Operation("/api/v1/fleet", "All nodes.", FleetAnswer, _PAGING),
@@ -45,13 +49,29 @@ _OPERATIONS = (
         {
             "by": "One or two of pod, job, namespace, node, day and hour, separated by a comma.",
             "step": "hour or day: sums of each.",
-            "since": "Start of the period, s before now.",
             "until": "End of the period, s before now.",
-            "namespace": "Namespace of the pods.",
+            **_PERIOD,
             "node": "Node of the pods.",
             **_PAGING,
         },
     ),
+    Operation(
+        "/api/v1/savings", "Emissions and cost saved by deferral, negative where it cost.", SavingsAnswer, _PERIOD
+    ),
+    Operation(
+        "/api/v1/report",
+        "Emissions of a month by workload (ISO/IEC 21031, GHG Protocol).",
+        ReportAnswer,
+        {"month": "Month of UTC, such as 2026-10; the present one without.", "namespace": _PERIOD["namespace"]},
+    ),
+    Operation(
+        "/api/v1/export",
+        "Stored rows, in a file.",
+        ExportItem,
+        {"format": "csv or ndjson.", **_PERIOD},
+        media_type="application/x-ndjson",
+    ),
+    Operation("/api/v1/signals", "Carbon intensity and prices, now and ahead.", SignalsAnswer, {}),
 )
 
 
@@ -75,6 +95,10 @@ def application(api_of: ApiOf) -> AsgiApp:
             Route("/api/v1/health", routes.health),
             Route("/api/v1/pods", routes.pods),
             Route("/api/v1/energy", routes.energy),
+            Route("/api/v1/savings", routes.savings),
+            Route("/api/v1/report", routes.report),
+            Route("/api/v1/export", routes.export),
+            Route("/api/v1/signals", routes.signals),
             Mount("/static", StaticFiles(directory=_STATIC)),
         ],
         middleware=[Middleware(GZipMiddleware, compresslevel=5)],
@@ -105,6 +129,23 @@ class _Routes:
     async def energy(self, request: Request) -> Response:
         return _json(await (await self._api_of(request)).programs.energy(request.query_params))
 
+    async def savings(self, request: Request) -> Response:
+        return _json(await (await self._api_of(request)).programs.savings(request.query_params))
+
+    async def report(self, request: Request) -> Response:
+        return _json(await (await self._api_of(request)).programs.report(request.query_params))
+
+    async def signals(self, request: Request) -> Response:
+        return _json(await (await self._api_of(request)).signals())
+
+    async def export(self, request: Request) -> Response:
+        form = choice(request.query_params, "format", tuple(_EXPORTS), "csv")
+        parts = await (await self._api_of(request)).programs.export(request.query_params)
+        # A failure at the beginning is told by the status; later ones can only cut the file off.
+        parts = _resumed(await anext(parts, b""), parts)
+        named = {"content-disposition": f'attachment; filename="energy.{form}"'}
+        return StreamingResponse(csv_of(parts) if form == "csv" else parts, media_type=_EXPORTS[form], headers=named)
+
     async def fleet_page(self, request: Request) -> Response:
         state = (await self._api_of(request)).cluster.state()
         view = pages.fleet_view(state.nodes, request.query_params)
@@ -123,8 +164,15 @@ class _Routes:
         return _page(request, "pods.html", answer=await (await self._api_of(request)).pods(request.query_params))
 
     async def energy_page(self, request: Request) -> Response:
-        view = await energy_view((await self._api_of(request)).programs, request.query_params)
+        api = await self._api_of(request)
+        view = await energy_view(api.programs, api.cluster, request.query_params)
         return _page(request, "energy.html", view=view)
+
+
+async def _resumed(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for part in rest:
+        yield part
 
 
 def _json(answer: Any) -> Response:

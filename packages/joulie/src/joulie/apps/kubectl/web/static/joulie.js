@@ -25,7 +25,7 @@ for (const tiles of document.querySelectorAll(".tiles")) {
 // A chart draws the table in its figure, so both say the same.
 function tableOf(figure) {
   const table = figure.querySelector("details table");
-  const [title, ...names] = [...table.querySelectorAll("thead th")].map((cell) => cell.textContent.trim());
+  const [title, ...names] = [...table.querySelectorAll("thead th:not([data-aside])")].map((cell) => cell.textContent.trim());
   const rows = [...table.querySelectorAll("tbody tr")].map((row) =>
     [...row.querySelectorAll("[data-v]")].map((cell) => (cell.dataset.v === "" ? null : Number(cell.dataset.v))));
   const columns = [0, ...names.map((_, index) => index + 1)].map((index) => rows.map((row) => row[index]));

@@ -1,0 +1,132 @@
+"""The API of the pages: its description holds for its answers, and files and sums are what the ledger has."""
+
+import asyncio
+import csv
+import io
+import json
+
+import jsonschema
+import pytest
+
+from joulie.adapters.program_api.energy import EnergyItem, ExportItem, SavingsItem
+from joulie.apps.kubectl.web.energy import daily_factors, saved_by_method
+from joulie.program.http import Server
+from support.web_reviews import ADMINISTRATOR, Reviews, tenant, web_stage
+from support.web_stage import energy_app, fleet, programs_app
+
+NOW_S = 1_770_000_000.0
+EVERYTHING = ADMINISTRATOR | {("get", "energy", ""), ("get", "energy", "team-1")}
+TENANT = tenant("team-1") | {("get", "energy", "team-1")}
+
+
+@pytest.fixture(scope="module")
+def accounts(tmp_path_factory):
+    return energy_app(tmp_path_factory.mktemp("energy"), days=3, now_s=NOW_S)
+
+
+@pytest.fixture(scope="module")
+def ask(accounts):
+    """Answers to requests of one user, all in one event loop: that of the ledger's lock."""
+
+    def get(*paths, user="anna"):
+        async def main():
+            async with Server(programs_app(accounts), ("127.0.0.1", 0)) as server:
+                reviews = Reviews({"anna": EVERYTHING, "tom": TENANT})
+                stage = web_stage(reviews, fleet(12, 3, "2026-02-02T02:40:00Z"), f"http://127.0.0.1:{server.port}")
+                async with stage.client(authorization=f"Bearer {user}") as client:
+                    return [await client.get(path) for path in paths]
+
+        return runner.run(main())
+
+    with asyncio.Runner() as runner:
+        yield get
+
+
+def closed(schema):
+    """The schema, in which objects have no field that it does not name."""
+    if isinstance(schema, dict):
+        found = {key: closed(value) for key, value in schema.items()}
+        return {**found, "additionalProperties": False} if "properties" in schema else found
+    return [closed(value) for value in schema] if isinstance(schema, list) else schema
+
+
+def test_every_answer_is_as_the_description_says(ask):
+    (described,) = ask("/api/v1/openapi.json")
+    document = described.json()
+    paths = list(document["paths"])
+    asked = [path.replace("{name}", "node-0002") + ("?format=ndjson" if "export" in path else "") for path in paths]
+    for path, answer in zip(paths, ask(*asked), strict=True):
+        assert answer.status_code == 200, (path, answer.text)
+        ((kind, content),) = document["paths"][path]["get"]["responses"]["200"]["content"].items()
+        assert answer.headers["content-type"] == kind
+        schema = closed({**content["schema"], "components": document["components"]})
+        lines = answer.text.splitlines() if "ndjson" in kind else [answer.text]
+        assert lines
+        for line in lines:
+            jsonschema.validate(json.loads(line), schema, cls=jsonschema.Draft202012Validator)
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [("pods?state=all", "state"), ("fleet?limit=0", "limit"), ("fleet?continue=x", "continue"),
+     ("export?format=xlsx", "format")],
+)  # fmt: skip
+def test_invalid_parameters_are_named(ask, query, named):
+    (answer,) = ask(f"/api/v1/{query}")
+    assert (answer.status_code, f"invalid {named}" in answer.text, len(answer.text.splitlines())) == (400, True, 1)
+
+
+def test_an_export_has_the_rows_of_the_ledger_as_csv_and_as_lines(ask):
+    table, lines = ask("/api/v1/export", "/api/v1/export?format=ndjson")
+    rows = list(csv.DictReader(io.StringIO(table.text)))
+    found = [json.loads(line) for line in lines.text.splitlines()]
+    assert list(rows[0]) == list(ExportItem.__struct_fields__)
+    assert len(rows) == len(found) > 0
+    assert [float(row["energy_j"]) for row in rows] == [one["energy_j"] for one in found]
+    assert table.headers["content-disposition"] == 'attachment; filename="energy.csv"'
+
+
+def test_a_tenant_exports_and_sums_their_own_namespace_only(ask):
+    whole, mine, page, report = ask(
+        "/api/v1/export", "/api/v1/export?namespace=team-1&format=ndjson", "/energy", "/api/v1/report", user="tom"
+    )
+    assert (whole.status_code, report.status_code) == (403, 403)
+    assert {json.loads(line)["namespace"] for line in mine.text.splitlines()} == {"team-1"}
+    # Without a choice, the page shows the first namespace that the reader may see.
+    assert "<option selected>team-1</option>" in page.text
+    assert "team-2" not in page.text
+
+
+def test_the_energy_page_tells_finance_what_is_known_and_how(ask):
+    (page,) = ask("/energy?days=7")
+    for text in ("Idle", "Measured", "Estimated", "Assumed", "Lowest ahead", "Modelled, not measured", "400 g/kWh"):
+        assert text in page.text, text
+
+
+def test_signals_do_not_tell_tenants_how_many_pods_of_others_wait(ask):
+    (mine,), (everything,) = ask("/api/v1/signals", user="tom"), ask("/api/v1/signals")
+    assert (mine.json()["waiting"], everything.json()["waiting"]) == (None, {"carbon": 3})
+    assert len(mine.json()["signals"]) == 2
+
+
+def test_gains_and_losses_are_summed_apart():
+    amounts = (
+        ("a", "carbon", "timeseries", 5.0, 1),
+        ("b", "carbon", "timeseries", -2.0, 1),
+        ("", "price", "simple", 1.0, 4),
+    )
+    items = [
+        SavingsItem(name, "x", 0.0, measure, method, saved, pods=pods) for name, measure, method, saved, pods in amounts
+    ]
+    carbon, price = saved_by_method(items)
+    assert (carbon.gains, carbon.losses, carbon.pods, carbon.method) == (5.0, 2.0, 2, "timeseries")
+    assert (price.gains, price.losses, price.pods) == (1.0, 0.0, 4)
+
+
+def test_an_unknown_intensity_of_a_day_is_none_not_zero():
+    known = EnergyItem("a", start=0.0, end=3600.0, energy_j=3.6e6, emissions_g=100.0, energy_without_price_j=3.6e6)
+    partly = EnergyItem("a", start=90000.0, end=93600.0, energy_j=7.2e6, emissions_g=100.0,
+                        energy_without_intensity_j=3.6e6, cost=0.5)  # fmt: skip
+    first, second = daily_factors([known, partly])
+    assert (first.intensity_g_per_kwh, first.price_per_kwh) == (100.0, None)
+    assert (second.intensity_g_per_kwh, second.price_per_kwh) == (100.0, 0.25)
