@@ -578,6 +578,8 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "multikueueconfigs.kueue.x-k8s.io": LIST_WATCH,
         "workloads.kueue.x-k8s.io": ("get", *LIST_WATCH, "patch"),
         "workloads/status.kueue.x-k8s.io": ("patch",),
+        "powertrials.joulie.io": LIST_WATCH,
+        "powerbudgets.joulie.io": LIST_WATCH,
         "energy.joulie.io": ("get",),
         "energybudgets.joulie.io": LIST_WATCH,
         "energybudgets/status.joulie.io": ("patch",),

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 COMPONENTS = ("etcd", "kube-apiserver")
 
 TENANTS = ("web-red", "web-blue")
-PATHS = ("/", "/nodes/web-node", "/health", "/pods", "/energy", "/api/v1/fleet", "/api/v1/nodes/web-node",
+PATHS = ("/", "/nodes/web-node", "/health", "/pods", "/energy", "/plans", "/api/v1/fleet", "/api/v1/nodes/web-node",
          "/api/v1/health", "/api/v1/pods", "/api/v1/openapi.json")  # fmt: skip
 
 

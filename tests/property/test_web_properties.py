@@ -27,8 +27,9 @@ MARK = "classified"
 """Part of the names of all that is in the other namespace; no request contains it."""
 KINDS = (*CLUSTER_WIDE, *NAMESPACED, "energy", "leases")
 PATHS = (
-    "/", "/nodes/node-0000", "/health", "/pods", f"/energy?namespace={OURS}", "/energy", "/api/v1/fleet",
-    "/api/v1/nodes/node-0000", "/api/v1/health", "/api/v1/pods", f"/api/v1/energy?namespace={OURS}", "/api/v1/energy",
+    "/plans", "/api/v1/plans", "/", "/nodes/node-0000", "/health", "/pods", f"/energy?namespace={OURS}", "/energy",
+    "/api/v1/fleet", "/api/v1/nodes/node-0000", "/api/v1/health", "/api/v1/pods",
+    f"/api/v1/energy?namespace={OURS}", "/api/v1/energy",
     f"/api/v1/pods?namespace={SECRET}", f"/api/v1/energy?namespace={SECRET}", f"/api/v1/energy?node={SECRET}",
 )  # fmt: skip
 

@@ -23,7 +23,7 @@ from support.web_stage import filled
 
 API_SERVER = "https://kubernetes.default.svc"
 NOWHERE = "http://127.0.0.1:9"
-CLUSTER_WIDE = ("nodes", "nodetwins", "nodehardwares")
+CLUSTER_WIDE = ("nodes", "nodetwins", "nodehardwares", "powertrials", "powerbudgets")
 NAMESPACED = ("pods", "workloadprofiles", "energybudgets")
 
 Right = tuple[str, str, str]

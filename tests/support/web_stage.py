@@ -112,6 +112,35 @@ def budget(namespace: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def plans(now: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A trial that runs, one that has not been seen, and two power budgets."""
+
+    def condition(kind: str, status: str, reason: str, message: str) -> dict[str, str]:
+        return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now}
+
+    protocol = {
+        "startTime": "2026-02-01T00:00:00Z", "endTime": "2026-02-07T00:00:00Z", "blockMinutes": 360,
+        "washoutMinutes": 60, "seed": 7, "firstHalf": ["node-0001"], "secondHalf": ["node-0005"],
+        "order": ["first", "second"] * 6,
+    }  # fmt: skip
+    running = {"protocol": protocol, "block": 5, "treated": "first",
+               "conditions": [condition("Running", "True", "Running", "block 5 of 24")]}  # fmt: skip
+    kept = {"measuredWatts": 9000.0, "worstCaseWatts": 11800.0, "nodes": 20, "curtailedNodes": 3,
+            "conditions": [condition("Enforced", "True", "Kept", "3 nodes are limited")]}  # fmt: skip
+    over = {"conditions": [condition("Enforced", "False", "Infeasible", "200 W are missing"),
+                           condition("Blind", "True", "NoReading", "2 nodes have no fresh reading")]}  # fmt: skip
+    for kind, name, spec, status in (
+        ("PowerTrial", "eco-in-spring", {"pairs": 12}, running),
+        ("PowerTrial", "later", {"pairs": 12}, {}),
+        ("PowerBudget", "rack-000", {"watts": 12000.0, "nodeSelector": {names.RACK_LABEL: "rack-000"}}, kept),
+        ("PowerBudget", "site", {"watts": 20000.0, "mode": "observe"}, over),
+    ):
+        yield f"{kind.lower()}s", {
+            "apiVersion": "joulie.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec,
+            "status": status,
+        }  # fmt: skip
+
+
 def fleet(nodes: int, pods_a_node: int, now: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Objects of a cluster, with their plural names."""
     for index in range(nodes):
@@ -121,6 +150,7 @@ def fleet(nodes: int, pods_a_node: int, now: str) -> Iterator[tuple[str, dict[st
             yield "pods", pod(index, number)
     for number in range(5):
         yield "energybudgets", budget(f"team-{number}")
+    yield from plans(now)
 
 
 def fill(cluster: FakeCluster, objects: Iterable[tuple[str, dict[str, Any]]]) -> None:
@@ -208,9 +238,9 @@ def programs_app(energy: AsgiApp | None) -> AsgiApp:
     return answering(POWER_PATH, lambda _query: (200, {"items": msgspec.to_builtins(items), "since": 0.0}), grid)
 
 
-def filled(objects: Iterable[tuple[str, dict[str, Any]]]) -> Cluster:
+def filled(objects: Iterable[tuple[str, dict[str, Any]]], now_s: Callable[[], float] | None = None) -> Cluster:
     """A cluster whose caches hold the objects, as if they had been listed."""
-    cluster = Cluster(None, "")
+    cluster = Cluster(None, "", **({"now_s": now_s} if now_s else {}))
     caches = {resource: SimpleNamespace(objects={}, problem=None, synced=True) for resource in KEPT}
     kept = {resource.plural: (resource, keep) for resource, keep in KEPT.items()}
     for plural, body in objects:

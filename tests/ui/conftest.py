@@ -85,9 +85,13 @@ class Browser:
             self.events.append(message)
         return message
 
-    def open(self, page: Path | str, width: int, height: int = 900, *, dark: bool = False) -> None:
+    def open(self, page: Path | str, width: int, height: int = 900, *, dark: bool = False, scale: int = 1) -> None:
         self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=scale,
+            mobile=width < 600,
         )
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=scheme)
@@ -104,6 +108,10 @@ class Browser:
     def screenshot(self, file: Path) -> None:
         image = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
         file.write_bytes(base64.b64decode(image))
+
+    def picture(self) -> bytes:
+        """PNG of what the window shows."""
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def complaints(self) -> list[str]:
         """Errors and warnings of the console, uncaught exceptions."""

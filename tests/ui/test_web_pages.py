@@ -14,7 +14,7 @@ from support.web_stage import energy_app, filled, fleet, large_web, web
 pytestmark = pytest.mark.ui
 AXE = gzip.decompress((Path(__file__).parent / "axe-core-4.14.1" / "axe.min.js.gz").read_bytes()).decode()
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
-PAGES = ("/", "/nodes/node-0002", "/health", "/pods", "/energy")
+PAGES = ("/", "/nodes/node-0002", "/health", "/pods", "/energy", "/plans")
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +67,16 @@ def test_the_fleet_page_shows_what_the_api_says(browser, stage):
 def test_the_energy_page_shows_what_the_api_says(browser, stage):
     browser.open(stage.url + "/energy?days=7", 1280)
     answer = asked(browser, f"/api/v1/energy?by=namespace&since={7 * 86400}")
-    rows = browser.evaluate("[...document.querySelectorAll('#content > .scroll tbody th')].map(t => t.textContent)")
+    rows = browser.evaluate(
+        "[...document.querySelectorAll('[aria-label=\"Energy by group\"] tbody th')].map(t => t.textContent)"
+    )
     assert rows == [item["name"] for item in answer["items"]]
     assert len(rows) == 5
     daily = asked(browser, f"/api/v1/energy?by=namespace&step=day&since={7 * 86400}")
-    cells = browser.evaluate("[...document.querySelectorAll('figure td[data-v]')].map(t => Number(t.dataset.v))")
+    charted = "[...document.querySelectorAll('[aria-label=\"Energy by day\"] td')].map(t => Number(t.dataset.v))"
+    cells = browser.evaluate(charted)
     assert sum(cells) == pytest.approx(sum(item["energyJ"] for item in daily["items"]) / 3.6e6)
-    assert browser.evaluate("document.querySelectorAll('.plot canvas').length") == 1
+    assert browser.evaluate("document.querySelectorAll('.plot canvas').length") == 2
 
 
 def test_a_node_shows_its_power_over_time(browser, stage):

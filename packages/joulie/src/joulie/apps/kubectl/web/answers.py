@@ -42,6 +42,7 @@ class FleetNode(Answer, frozen=True):
         gpu_cap: wanted cap of each GPU, with its unit.
         cap_state: none (no cap is wanted), confirmed, unconfirmed (written, not read back) or notInForce.
         next: what changes next, and why; null if nothing is about to change.
+        planned: what would be done, in observe mode; null where the plan is applied.
         notes: why data is missing, and why caps are not in force.
     """
 
@@ -63,6 +64,7 @@ class FleetNode(Answer, frozen=True):
     gpu_cap: str | None
     cap_state: CapState
     next: str | None
+    planned: str | None
     notes: tuple[str, ...]
 
 
@@ -304,6 +306,92 @@ class NodeAnswer(Answer, frozen=True):
     gpus: list[GpuLimitItem]
     conditions: list[ConditionItem]
     pods: list[PodItem]
+
+
+class PlannedItem(Answer, frozen=True):
+    """What would be done on some nodes in observe mode.
+
+    Attributes:
+        what: profile and caps.
+        nodes: number of these nodes.
+    """
+
+    what: str
+    nodes: int
+
+
+class TrialItem(Answer, frozen=True):
+    """One PowerTrial.
+
+    Attributes:
+        name: its name.
+        running: whether it runs; null before the operator has seen it.
+        why: why it does or does not.
+        block: number of the block in force, from 1.
+        blocks: number of blocks; null before the draw, as what follows.
+        nodes: number of nodes in its halves.
+        treated: what is enforced in this block: first, second, all or none.
+        starts: start of the first block, RFC 3339.
+        ends: end of the last block, RFC 3339.
+    """
+
+    name: str
+    running: bool | None
+    why: str | None
+    block: int | None
+    blocks: int | None
+    nodes: int | None
+    treated: str | None
+    starts: str | None
+    ends: str | None
+
+
+class PowerBudgetItem(Answer, frozen=True):
+    """One PowerBudget.
+
+    Attributes:
+        name: its name.
+        nodes_of: labels of the nodes that it covers.
+        mode: enforce or observe.
+        limit_w: limit, W.
+        measured_w: power that its nodes draw, W.
+        worst_case_w: power that they could draw under the limits in force, W.
+        nodes: number of nodes.
+        curtailed: number of nodes that may draw less than they could.
+        kept: whether the limit is kept.
+        why: why it is or is not.
+    """
+
+    name: str
+    nodes_of: str
+    mode: str
+    limit_w: float
+    measured_w: float | None
+    worst_case_w: float | None
+    nodes: int | None
+    curtailed: int | None
+    kept: bool | None
+    why: str | None
+
+
+class PlansAnswer(Answer, frozen=True):
+    """The answer at ``/api/v1/plans``: what would be changed, what is tried, and which limits of power must be kept.
+
+    Attributes:
+        at: time of the answer.
+        problems: data that is missing or outdated, and why.
+        observed: number of nodes in observe mode.
+        planned: what would be done on them.
+        trials: PowerTrials.
+        power_budgets: PowerBudgets.
+    """
+
+    at: float
+    problems: tuple[str, ...]
+    observed: int
+    planned: list[PlannedItem]
+    trials: list[TrialItem]
+    power_budgets: list[PowerBudgetItem]
 
 
 class Check(Answer, frozen=True):

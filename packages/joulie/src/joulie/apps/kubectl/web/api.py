@@ -16,12 +16,14 @@ from joulie.apps.kubectl.web.answers import (
     FleetAnswer,
     HealthAnswer,
     NodeAnswer,
+    PlansAnswer,
     PodsAnswer,
     PowerParts,
     SignalsAnswer,
 )
 from joulie.apps.kubectl.web.energy import power_hours
 from joulie.apps.kubectl.web.fleet import condition_items, gpu_items, power_sources
+from joulie.apps.kubectl.web.plans import planned_items, power_budget_item, trial_item
 from joulie.apps.kubectl.web.programs import Programs, problem_of
 from joulie.apps.kubectl.web.watching import ClusterState, ClusterView
 from joulie.apps.kubectl.web.workloads import STATES, budget_items, pod_item, with_limits
@@ -92,6 +94,20 @@ class WebApi:
                 ],
                 rows,
             ),
+        )
+
+    def plans(self) -> PlansAnswer:
+        """What would be changed, what is tried, and which limits of power must be kept."""
+        state = self.cluster.state()
+        messages = self.cluster.visible is None
+        planned = planned_items(state.nodes.values())
+        return PlansAnswer(
+            at=state.at,
+            problems=state.problems,
+            observed=sum(item.nodes for item in planned),
+            planned=planned,
+            trials=[trial_item(trial, messages=messages) for trial in self.cluster.trials()],
+            power_budgets=[power_budget_item(row, messages=messages) for row in self.cluster.power_budgets()],
         )
 
     async def signals(self) -> SignalsAnswer:

@@ -53,6 +53,7 @@ def fleet_node(row: NodeRow, family: str, twin: NodeTwin | None) -> FleetNode:
         gpu_cap=row.gpu_cap,
         cap_state=_cap_state(row),
         next=_next_change(row, twin),
+        planned=row.planned,
         notes=row.notes,
     )
 

@@ -130,7 +130,7 @@ class Readers:
         missing = [
             resource.plural for resource in KEPT if resource.plural not in kinds and not own.get(resource.plural)
         ]
-        problems = [f"{plural} are not shown: you may not list them" for plural in missing]
+        problems = [f"not shown, since you may not list them: {', '.join(missing)}"] if missing else []
         if own.get(PODS.plural):
             problems.append("only pods of namespaces whose pods you may list are shown")
         return Visibility(kinds, frozenset(own.items()), tuple(problems))

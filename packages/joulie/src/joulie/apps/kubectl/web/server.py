@@ -19,7 +19,14 @@ from joulie.adapters.program_api.energy import EnergyAnswer, ExportItem, Savings
 from joulie.adapters.program_api.report import ReportAnswer
 from joulie.apps.kubectl.export import csv_of
 from joulie.apps.kubectl.web import openapi, pages
-from joulie.apps.kubectl.web.answers import FleetAnswer, HealthAnswer, NodeAnswer, PodsAnswer, SignalsAnswer
+from joulie.apps.kubectl.web.answers import (
+    FleetAnswer,
+    HealthAnswer,
+    NodeAnswer,
+    PlansAnswer,
+    PodsAnswer,
+    SignalsAnswer,
+)
 from joulie.apps.kubectl.web.api import WebApi
 from joulie.apps.kubectl.web.energy import energy_view
 from joulie.apps.kubectl.web.openapi import Operation
@@ -71,6 +78,7 @@ _OPERATIONS = (
         {"format": "csv or ndjson.", **_PERIOD},
         media_type="application/x-ndjson",
     ),
+    Operation("/api/v1/plans", "What would be changed, trials, and limits of power.", PlansAnswer, {}),
     Operation("/api/v1/signals", "Carbon intensity and prices, now and ahead.", SignalsAnswer, {}),
 )
 
@@ -89,6 +97,8 @@ def application(api_of: ApiOf) -> AsgiApp:
             Route("/health", routes.health_page),
             Route("/pods", routes.pods_page),
             Route("/energy", routes.energy_page),
+            Route("/plans", routes.plans_page),
+            Route("/api/v1/plans", routes.plans),
             Route("/api/v1/openapi.json", routes.description),
             Route("/api/v1/fleet", routes.fleet),
             Route("/api/v1/nodes/{name}", routes.node),
@@ -137,6 +147,12 @@ class _Routes:
 
     async def signals(self, request: Request) -> Response:
         return _json(await (await self._api_of(request)).signals())
+
+    async def plans(self, request: Request) -> Response:
+        return _json((await self._api_of(request)).plans())
+
+    async def plans_page(self, request: Request) -> Response:
+        return _page(request, "plans.html", answer=(await self._api_of(request)).plans())
 
     async def export(self, request: Request) -> Response:
         form = choice(request.query_params, "format", tuple(_EXPORTS), "csv")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
+from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin, PowerTrial
 from joulie.adapters.kubernetes.cache import Cache
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ApiError, ForbiddenError, NotFoundError
@@ -22,12 +22,15 @@ from joulie.adapters.kubernetes.resources import (
     NODE_TWINS,
     NODES,
     PODS,
+    POWER_BUDGETS,
+    POWER_TRIALS,
     WORKLOAD_PROFILES,
     Resource,
 )
 from joulie.apps.kubectl.budget import BudgetRow, budget_row
 from joulie.apps.kubectl.limits import LimitRow, limit_rows
 from joulie.apps.kubectl.overview import node_rows
+from joulie.apps.kubectl.power_budget import PowerBudgetRow, power_budget_row
 from joulie.apps.kubectl.status import agent_nodes
 from joulie.apps.kubectl.web.answers import FleetNode, FleetSummary
 from joulie.apps.kubectl.web.fleet import family_of, fleet_node, fleet_summary
@@ -41,6 +44,8 @@ KEPT: Mapping[Resource[Any], Callable[[Any], Any]] = {
     PODS: watched_pod,
     WORKLOAD_PROFILES: lambda profile: profile,
     ENERGY_BUDGETS: lambda budget: budget,
+    POWER_TRIALS: lambda trial: trial,
+    POWER_BUDGETS: lambda budget: budget,
 }
 """What is watched, and what is kept of each object."""
 _NAMESPACED = (PODS, WORKLOAD_PROFILES, ENERGY_BUDGETS)
@@ -308,6 +313,14 @@ class ClusterView:
         return sorted(
             (row for row in rows if namespace in {None, row.namespace}), key=lambda row: (row.namespace, row.name)
         )
+
+    def trials(self) -> list[PowerTrial]:
+        """PowerTrials by name."""
+        return sorted(self._objects(POWER_TRIALS), key=lambda trial: str(trial.metadata.name))
+
+    def power_budgets(self) -> list[PowerBudgetRow]:
+        """Rows of `kubectl joulie budget power`."""
+        return sorted(map(power_budget_row, self._objects(POWER_BUDGETS)), key=lambda row: row.name)
 
     def _objects(self, resource: Resource[Any]) -> Iterable[Any]:
         return self.cluster.objects(resource, self.visibility)
