@@ -694,7 +694,7 @@ def test_rights_in_the_releases_own_namespace(render: Render) -> None:
     assert (heads["resources"], heads["resourceNames"], heads["verbs"]) == (
         ["configmaps"],
         ["joulie-ledger-heads"],
-        ["patch"],
+        ["get", "patch"],
     )
 
 

@@ -454,6 +454,50 @@ def test_a_month_is_closed_and_its_head_published_once_the_api_server_takes_it(p
     play(story)
 
 
+async def january_closed(stage, tmp_path):
+    """Close January 2027 while the ConfigMap of heads is missing; the closing entry."""
+    stage.signer = Ed25519Signer(new_key(tmp_path / "key.pem"))
+    stage.clock.now_s = 1_801_440_000.0 - 3600.0
+    stage.start()
+    await stage.add_node()
+    await stage.add_pod("a", cores=2)
+    await stage.step()
+    for _ in range(3):
+        await stage.step(1800.0)
+    (closing,) = stage.ledger.closings()
+    stage.ledger.close()
+    return closing
+
+
+def test_the_head_of_a_month_that_was_closed_before_a_restart_is_published_after_it(play, tmp_path):
+    async def story(stage):
+        closing = await january_closed(stage, tmp_path)
+        december = {"2026-12": "1:abc"}
+        await stage.client.create(CONFIG_MAPS, {"metadata": {"name": HEADS.name}, "data": december}, HEADS.namespace)
+        stage.start()
+        await stage.step(1800.0)
+        heads = (await stage.client.get(CONFIG_MAPS, HEADS.name, namespace=HEADS.namespace)).data
+        assert heads == december | {"2027-01": f"{closing.number}:{closing.hash}"}
+
+    play(story)
+
+
+def test_a_published_head_is_never_replaced_by_that_of_a_ledger_that_was_changed(play, tmp_path, caplog):
+    async def story(stage):
+        await january_closed(stage, tmp_path)
+        published = {"2027-01": "7:0123"}
+        await stage.client.create(CONFIG_MAPS, {"metadata": {"name": HEADS.name}, "data": published}, HEADS.namespace)
+        stage.start()
+        await stage.step(1800.0)
+        await stage.step(1800.0)
+        assert (await stage.client.get(CONFIG_MAPS, HEADS.name, namespace=HEADS.namespace)).data == published
+        (event,) = await stage.reported("LedgerHeadDiffers")
+        assert "2027-01 was published with the head 7:0123" in event.message
+
+    play(story)
+    assert "the ledger was changed after its head was published" in caplog.text
+
+
 def test_a_pod_that_ends_is_accounted_to_its_end(play):
     async def story(stage):
         await stage.add_node()

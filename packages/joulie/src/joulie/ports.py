@@ -422,6 +422,10 @@ class Ledger(Protocol):
         """End of the last closed month, s since the epoch; without one, start of the first month, infinite if empty."""
         ...
 
+    def closings(self) -> Sequence[Entry]:
+        """Entries that closed the months that are kept, in order."""
+        ...
+
     def profile(self, uid: str) -> Sequence[tuple[float, float, float, float]]:
         """The samples kept of a pod: time, s since the epoch, and power of CPU, memory and GPUs, IT, W."""
         ...

@@ -65,12 +65,15 @@ def pruned(connection: Connection) -> tuple[int, str]:
     return int(state.get("pruned_number", "0")), state.get("pruned_hash", GENESIS)
 
 
-def read_entries(connection: Connection, *, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
-    """Entries after a number, in order."""
+def read_entries(
+    connection: Connection, *, after: int = 0, limit: int | None = None, kind: EntryKind | None = None
+) -> Iterator[Entry]:
+    """Entries after a number, in order; of one kind, if one is given."""
     entries = schema.entries.c
     query: Select[tuple[object, ...]] = (
         select(*(entries[name] for name in _COLUMNS)).where(entries.number > after).order_by(entries.number)
     )
+    query = query if kind is None else query.where(entries.kind == kind.value)
     for row in connection.execute(query if limit is None else query.limit(limit)):
         fields = {name: row._mapping[name] for name in ENTRY_FIELDS}
         yield Entry(**(fields | {"kind": EntryKind(fields["kind"])}), energy=energy_of(row), hash=row._mapping["hash"])

@@ -314,6 +314,11 @@ class SqlLedger:
             return float(closed_s)
         return Month.of(float(state["began_s"])).starts_s if "began_s" in state else math.inf
 
+    def closings(self) -> Sequence[Entry]:
+        """See `joulie.ports.Ledger`."""
+        with self._transaction(reads_only=True) as connection:
+            return list(read_entries(connection, kind=EntryKind.CLOSING))
+
     def journal(self) -> Iterator[Entry]:
         """All entries, in order, read in batches."""
         with self._transaction(reads_only=True) as connection:
