@@ -305,6 +305,17 @@ def test_gpus_of_a_second_vendor_without_a_driver_are_not_called_capped(bench: B
     asyncio.run(scenario())
 
 
+def test_gpus_of_a_vendor_whose_driver_is_gone_at_the_start_are_not_forgotten(bench: Bench) -> None:
+    """Else the power of the others would pass for that of all."""
+
+    async def scenario() -> None:
+        bench.on_bus = {"NVIDIA": 1, "AMD": 2}
+        await bench.cycle(100.0, stored=GpuHardware(present=True, count=3))
+        assert bench.gpu_hardware.count == 3
+
+    asyncio.run(scenario())
+
+
 def test_a_vendor_without_gpus_here_does_not_keep_a_cap_from_being_applied(bench: Bench) -> None:
     async def scenario() -> None:
         bench.on_bus = {"NVIDIA": 1}

@@ -115,6 +115,8 @@ def _host_gpu(seen: Observation, catalogue: Catalogue, stored: api.GpuHardware |
         # A driver that does not respond is no reason to forget GPUs that an earlier agent has seen.
         known = stored if unknown and stored is not None and stored.present else _NO_GPU
         return msgspec.structs.replace(known, control_available=False, telemetry_available=False, warnings=unknown)
+    # GPUs of the other vendor, whose driver does not respond, are not forgotten either.
+    known_count = (stored.count or 0) if unknown and stored is not None else 0
     first = seen.gpus[0]
     raw = first.model or ""
     match = catalogue.gpu(raw)
@@ -123,7 +125,7 @@ def _host_gpu(seen: Observation, catalogue: Catalogue, stored: api.GpuHardware |
         match.model.key if match.model else None,
         raw or None,
         match.model.vendor if match.model else gpu_vendor(raw),
-        len(seen.gpus),
+        max(len(seen.gpus), known_count),
         limits,
         match.quality if match.model or limits is None else Quality.HEURISTIC,
     )
