@@ -13,6 +13,7 @@ from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.agent.gpu_limits import LimitLease
 from joulie.domain.actuation import LimitedDevice, WantedCap, wanted_limits
 from joulie.domain.hardware import CapRange
+from joulie.domain.limit_contest import RESETS
 from support.agent_machine import Bench, Machine, on_cluster, until
 from support.fake_gpus import FakeGpus, build, install
 from support.pod_resources import PodResourcesSocket, kubelet_socket
@@ -213,3 +214,39 @@ def test_limits_of_single_gpus_only_lower(cap_w: float | None, percent: float | 
         else:
             assert asked is None
     assert ("gone" in wanted.refused) == ("gone" in limits)
+
+
+def test_a_program_that_resets_the_limit_is_named_and_not_fought(
+    machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket
+) -> None:
+    async def steps(bench: Bench, gpu: str) -> None:
+        await limit(bench, gpu, 450.0)
+        for _ in range(RESETS):
+            await until(lambda: limits_w(driver)[FIRST] == 450.0)
+            await until(confirmed_by("joulie"))
+            driver.write(FIRST, set_mw=650_000)
+
+        async def is_left() -> bool:
+            outcome = (await bench.control()).gpu
+            return outcome is not None and "another program sets 650 W" in (outcome.message or "")
+
+        await until(is_left)
+        assert limits_w(driver) == [650.0, 700.0]
+        # What the other program set is the GPU's own limit now.
+        await until(confirmed_by(None))
+        await bench.ask()
+
+    def confirmed_by(owner: str | None) -> Callable[[], Any]:
+        async def confirmed() -> bool:
+            return sorted((await bench_now[0].control()).gpus, key=lambda one: one.id)[0].owner == owner
+
+        return confirmed
+
+    bench_now: list[Bench] = []
+
+    async def with_bench(bench: Bench, gpu: str) -> None:
+        bench_now.append(bench)
+        await steps(bench, gpu)
+
+    scenario(machine, with_bench)
+    assert limits_w(driver) == [650.0, 700.0]

@@ -37,7 +37,7 @@ def node(name: str, **changes: Any) -> SimpleNamespace:
         "last_cycle_epoch_s": 1_800_000_000.25,
         "throttle": SimpleNamespace(state=DvfsState(throttle_pct=20.0, ema_w=155.0, above=1)),
         "actions": {DvfsAction.UP: 2, DvfsAction.DOWN: 0},
-        "host": SimpleNamespace(observation=SEEN),
+        "host": SimpleNamespace(observation=SEEN, gpu_resets={"GPU-0": 3}),
     }
     return SimpleNamespace(**(facts | changes))
 
@@ -68,6 +68,7 @@ def test_documented_series() -> None:
         'joulie_dvfs_cpu_max_freq_khz{cpu="0",node="n1"} 3.2e+06',
         'joulie_gpu_power_watts{gpu="GPU-0",node="n1"} 333.0',
         'joulie_gpu_power_limit_watts{gpu="GPU-0",node="n1"} 420.0',
+        'joulie_gpu_limit_resets_total{gpu="GPU-0",node="n1"} 3.0',
         'joulie_agent_last_cycle_timestamp_seconds{node="n1"} 1.80000000025e+09',
         'joulie_reconcile_errors_total{node="n1"} 2.0',
     ):

@@ -258,3 +258,29 @@ def test_limits_return_when_the_operator_dies(machine: Machine, driver: FakeGpus
         assert (await site.bench.twin()).spec.gpu_limits
 
     at_site(machine, replace(jobs), scenario)
+
+
+def test_a_limit_that_a_pod_states_is_in_force_and_the_search_stays_below_it(
+    machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket
+) -> None:
+    own = "dynamo.nvidia.com/gpu-power-limit"
+
+    async def scenario(site: Site, _operator: object) -> None:
+        await site.add_pod(SERVE, **{"joulie.io/workload-class": "performance", own: "600"})
+        await until(lambda: site.limits_w()[1] == 600.0)
+        await site.add_pod(TRAIN, **{own: "550"})
+        await until(lambda: site.limits_w()[0] <= 550.0)
+        seen: set[float] = set()
+
+        async def is_searched() -> bool:
+            seen.add(site.limits_w()[0])
+            return min(seen) < 550.0
+
+        await until(is_searched)
+        assert max(seen) <= 550.0
+        owners = {limit.watts: limit.owner for limit in (await site.bench.twin()).spec.gpu_limits}
+        assert owners.pop(600.0) == own
+        await site.bench.client.delete(PODS, SERVE[1], SERVE[0], grace_s=0)
+        await until(lambda: site.limits_w()[1] == BASELINE_W)
+
+    at_site(machine, Jobs(driver), scenario)

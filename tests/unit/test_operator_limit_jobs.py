@@ -14,7 +14,7 @@ from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts, pod_facts
 from joulie.adapters.kubernetes.profiles import ProfileIndex
 from joulie.apps.operator.desired import desired_node
-from joulie.apps.operator.limits.jobs import Holders, bound, jobs, needs_exporter
+from joulie.apps.operator.limits.jobs import Holders, bound, jobs, needs_exporter, stated
 from joulie.apps.operator.limits.measure import MAX_METRICS, Meters
 from joulie.apps.operator.limits.metrics import GpuLimitMetrics
 from joulie.apps.operator.settings import OperatorSettings
@@ -91,6 +91,32 @@ def held(view: View, exported: Holders | None = None, **state: Any) -> dict[str,
     """Pod by GPU."""
     found = jobs(decision(**state), cast("Any", view), OperatorSettings(), exported or {})
     return {one: holder[1] for job in found.values() for _, one, holder in job.gpus}
+
+
+def with_own_limit(facts: PodFacts, text: str) -> PodFacts:
+    document = {
+        "metadata": {"namespace": "ml", "name": facts.name, "annotations": {"dynamo.nvidia.com/gpu-power-limit": text}}
+    }
+    read = pod_facts(msgspec.convert(document, Pod))
+    assert bool(read.mistakes) == (read.gpu_power_limit_w is None)
+    return msgspec.structs.replace(facts, gpu_power_limit_w=read.gpu_power_limit_w)
+
+
+@pytest.mark.parametrize(
+    ("text", "baseline_w"),
+    [("250", 250.0), ("900", 350.0), ("50", 100.0), ("much", 350.0), ("nan", 350.0), ("-1", 350.0)],
+)
+def test_a_limit_that_a_pod_states_is_an_upper_bound(text: str, baseline_w: float) -> None:
+    view = View((gpu("a", (TRAIN,)),), (with_own_limit(pod(TRAIN), text),))
+    found = jobs(decision(), cast("Any", view), OperatorSettings(), {})
+    assert [(key.baseline_w, key.original_w) for key in found] == [(baseline_w, 350.0)]
+
+
+def test_a_limit_that_a_pod_states_holds_for_pods_without_a_search_too() -> None:
+    facts = with_own_limit(pod(TRAIN, workload_class="performance"), "250")
+    view = View((gpu("a", (TRAIN,)), gpu("b", ())), (facts,))
+    assert not jobs(decision(), cast("Any", view), OperatorSettings(), {})
+    assert list(stated(decision(), cast("Any", view), {})) == [("n", "a", 250.0, TRAIN)]
 
 
 def test_holder_by_the_kubelet_is_the_pod_that_still_runs() -> None:

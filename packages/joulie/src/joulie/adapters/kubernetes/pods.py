@@ -6,6 +6,7 @@ module imports numpy, through the domain's policy; the agent, which reads no pod
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from enum import StrEnum
@@ -35,6 +36,7 @@ _CRON_DELAY_S = 7 * 86400.0
 """How long after the scheduled time pods of the Job may still be created."""
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
 _SHOWN_CHARS = 64
+_MAX_GPU_W = 10_000.0
 """Maximum length of a user's text in a message."""
 _PHASES = {"Pending": PodPhase.PENDING, "Succeeded": PodPhase.FINISHED, "Failed": PodPhase.FINISHED}
 _SENSITIVITIES = {Level.HIGH: Sensitivity.HIGH, Level.MEDIUM: Sensitivity.MEDIUM, Level.LOW: Sensitivity.LOW}
@@ -133,6 +135,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
         claims: names of the ResourceClaims that the pod uses.
         gpu_limits: annotation that lets it take part in the search for power limits, or not; None if absent or invalid.
         progress_metric: counter of its work; empty without one.
+        gpu_power_limit_w: upper bound of the limit of its GPUs that it states, W; None if absent or invalid.
         claimed_gpus: GPUs among `requests` that these claims give to it; 0 until they were looked up.
     """
 
@@ -163,6 +166,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     claimed_gpus: float = 0.0
     gpu_limits: bool | None = None
     progress_metric: str = ""
+    gpu_power_limit_w: float | None = None
 
     @property
     def hints(self) -> Hints:
@@ -226,6 +230,7 @@ def pod_facts(pod: Pod, profile_key: str = names.POWER_PROFILE_LABEL) -> PodFact
     phase = _PHASES.get(pod.status.phase or "Pending", PodPhase.RUNNING)
     gpu_limits = _AnnotationReader(meta.annotations, mistakes).boolean(names.GPU_LIMITS_ANNOTATION)
     progress_metric = _progress_metric(meta.annotations, mistakes)
+    gpu_power_limit_w = _gpu_power_limit_w(meta.annotations, mistakes)
     return PodFacts(
         namespace=sys.intern(meta.namespace),
         name=meta.name,
@@ -253,7 +258,23 @@ def pod_facts(pod: Pod, profile_key: str = names.POWER_PROFILE_LABEL) -> PodFact
         claims=_claims(pod),
         gpu_limits=gpu_limits,
         progress_metric=progress_metric,
+        gpu_power_limit_w=gpu_power_limit_w,
     )
+
+
+def _gpu_power_limit_w(annotations: dict[str, str], mistakes: list[str]) -> float | None:
+    text = annotations.get(names.GPU_POWER_LIMIT_ANNOTATION)
+    if text is None:
+        return None
+    try:
+        limit_w = float(text)
+    except ValueError:
+        limit_w = math.nan
+    if 0.0 < limit_w <= _MAX_GPU_W:
+        return limit_w
+    shown = text[:_SHOWN_CHARS]
+    mistakes.append(f"{names.GPU_POWER_LIMIT_ANNOTATION}: {shown!r} is not a power in W, it is ignored")
+    return None
 
 
 def _progress_metric(annotations: dict[str, str], mistakes: list[str]) -> str:

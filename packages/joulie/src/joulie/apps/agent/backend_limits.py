@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 from joulie.apps.agent.originals import OriginalLimits
 from joulie.apps.agent.outcome import SIMULATED, Enforcement
+from joulie.domain.limit_contest import RESETS, Contest
 from joulie.domain.limit_records import FoundLimit, LimitPlan, LimitRecord, SameLimit, plan_cap, plan_restore
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.ports import ControlFailedError, ControlRefusedError
@@ -49,6 +51,7 @@ class BackendLimits:
         originals: store of the original limits.
         same: compares limits.
         simulate_only: plan limits, but write none.
+        yields: leave a device whose limit another program sets again and again to that program.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class BackendLimits:
         same: SameLimit,
         *,
         simulate_only: bool = False,
+        yields: bool = False,
     ) -> None:
         self.name = name
         self._set_limits = set_limits
@@ -69,6 +73,13 @@ class BackendLimits:
         self._rounded: dict[str, tuple[float, float]] = {}
         # By device: the limit read back after a write that failed, such as one that the firmware clipped.
         self._strayed: dict[str, float] = {}
+        self._yields = yields and not simulate_only
+        self._contests: dict[str, Contest] = {}
+
+    @property
+    def resets(self) -> Mapping[str, int]:
+        """Times that another program replaced Joulie's limit by a higher one, by device."""
+        return {device: contest.total for device, contest in self._contests.items() if contest.total}
 
     @property
     def may_hold_limits(self) -> bool:
@@ -105,8 +116,10 @@ class BackendLimits:
             return done
         read = {device.id: device.limit for device in found}
         found = [self._unrounded(device) for device in found]
+        yielded = self._look(read, wanted)
+        wanted = {device: limit for device, limit in wanted.items() if device not in yielded}
         plan = plan_cap(found, wanted, self._originals.resolve(self.name, found, self._same), self._same)
-        done.refused |= plan.refused
+        done.refused |= {**plan.refused, **yielded}
         done.in_force_w = {name: read[name] or limit for name, limit in plan.targets.items() if name not in plan.writes}
         if self._simulate_only:
             done.in_force_w = dict(plan.targets)
@@ -120,6 +133,7 @@ class BackendLimits:
             return done
         self._write(plan, done)
         self._save_rounded(plan, done)
+        self._note(wanted, done.in_force_w)
         done.left_w = self.left({*done.in_force_w, *(name for name in done.refused if self._is_original(name, read))})
         return done
 
@@ -156,6 +170,38 @@ class BackendLimits:
         done.in_force_w = {name: limit for name, limit in plan.targets.items() if name not in plan.writes}
         self._write(plan, done)
         return self._forget({**kept, **records}, done)
+
+    def _look(self, read: Mapping[str, float | None], wanted: Mapping[str, float]) -> dict[str, str]:
+        """Look for other writers; devices that are left to them, and why."""
+        if not self._yields:
+            return {}
+        yielded: dict[str, str] = {}
+        for device in wanted.keys() & read.keys():
+            before = self._contests.get(device, Contest())
+            contest = self._contests[device] = before.looked(read[device], self._same)
+            if contest.total > before.total:
+                extra = {"backend": self.name, "device": device, "limit": contest.found, "times": contest.total}
+                _log.warning("another program replaced the limit", extra=extra)
+            if contest.yields:
+                yielded[device] = (
+                    f"another program sets {contest.found:g} W whenever Joulie sets less ({RESETS} times in a row): "
+                    "left to it for a while"
+                )
+        # Its limit is the owner's now: nothing of Joulie's is to be restored there.
+        given_up = [device for device in yielded if device in self._originals.for_backend(self.name)]
+        if given_up:
+            try:
+                self._originals.update(self.name, {}, forget=given_up)
+            except OSError as error:
+                _log.warning("saved limits not deleted", extra={"backend": self.name, "error": str(error)})
+        return yielded
+
+    def _note(self, wanted: Mapping[str, float], in_force: Mapping[str, float]) -> None:
+        """Note what Joulie has put in force, to be found again at the next look."""
+        for device, contest in self._contests.items():
+            limit = in_force.get(device)
+            ours = device in wanted and limit is not None and self._same(limit, wanted[device])
+            self._contests[device] = replace(contest, put=limit if ours else None)
 
     def _write(self, plan: LimitPlan, done: Enforcement) -> None:
         for device, result in (self._set_limits(plan.writes) if plan.writes else {}).items():
@@ -198,6 +244,8 @@ class BackendLimits:
             return problems | dict.fromkeys(restored, reason)
         for device in restored:
             self._rounded.pop(device, None)
+            if device in self._contests:
+                self._contests[device] = replace(self._contests[device], put=None)
         if restored:
             _log.info("original limits restored", extra={"backend": self.name, "devices": sorted(restored)})
         return problems

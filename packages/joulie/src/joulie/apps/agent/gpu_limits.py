@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from joulie.adapters.kubernetes.api import v1alpha1 as api
 from joulie.apps.agent.views import TwinView
-from joulie.domain.actuation import WantedCap
+from joulie.domain.actuation import WantedCap, same_limit
 from joulie.domain.gpu_allocations import Allocation, Holding, NodeGpu, holdings
 from joulie.domain.limit_records import LimitRecord
 from joulie.ports import PowerDevice, SourceError
@@ -122,4 +122,12 @@ def _gpu_status(gpu: PowerDevice, holding: Holding | None, record: LimitRecord |
         min_watts=gpu.min_w,
         pods=None if holding is None else tuple(pods),
         shared=None if holding is None else holding.shared,
+        owner=_owner(gpu, record),
     )
+
+
+def _owner(gpu: PowerDevice, record: LimitRecord | None) -> str | None:
+    """Whose limit is in force on a GPU that Joulie limits; None where nobody can tell."""
+    if record is None or record.original is None or not record.written or gpu.limit_w is None:
+        return None
+    return "joulie" if record.has_written(gpu.limit_w, same_limit) else "other"

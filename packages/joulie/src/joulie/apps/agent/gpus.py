@@ -85,12 +85,15 @@ class Gpus:
         """The latest observation."""
         self.records: Mapping[str, LimitRecord] = {}
         """Limits that Joulie had replaced when the GPUs were last observed, by GPU."""
+        self.resets: Mapping[str, int] = {}
+        """Times until then that another program replaced a limit of Joulie's by a higher one, by GPU."""
 
     def observe(self, now_s: float) -> None:
         """Read GPUs, their limits and their power; `now_s` is monotonic time, s."""
         for vendor in self._vendors:
             vendor.observe(now_s, self._bus())
         self.records = {gpu: record for vendor in self._vendors for gpu, record in vendor.records().items()}
+        self.resets = {gpu: times for vendor in self._vendors for gpu, times in vendor.writer.resets.items()}
         present = self._present()
         lost = tuple(lost for vendor in self._vendors for lost in vendor.lost)
         problems = [vendor.problem for vendor in present if vendor.problem]
@@ -169,7 +172,7 @@ class _Vendor:
     ) -> None:
         self.vendor = backends.vendor
         self.clients = backends.clients
-        self.writer = LimitWriter(backends.limiters, originals, describe, simulate_only=simulate_only)
+        self.writer = LimitWriter(backends.limiters, originals, describe, simulate_only=simulate_only, yields=True)
         self.planner = LimitWriter(backends.limiters, originals, describe, simulate_only=True)
         self.meter = PowerMeter(backends.meters)
         self.gpus: tuple[PowerDevice, ...] = ()

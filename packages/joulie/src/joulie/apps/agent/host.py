@@ -201,6 +201,11 @@ class Host:
         """Limits that Joulie had replaced when the GPUs were last observed, by GPU."""
         return self._gpus.records
 
+    @property
+    def gpu_resets(self) -> Mapping[str, int]:
+        """Times that another program replaced a limit of Joulie's by a higher one, by GPU."""
+        return self._gpus.resets
+
     def why_not_alive(self) -> str | None:
         """Why the agent must be restarted: a GPU driver was replaced; None if it need not."""
         return self._gpus.why_not_alive()

@@ -88,6 +88,7 @@ class LimitWriter:
         originals: store of the original limits.
         describe: adds cap ranges and shares to the devices of a backend.
         simulate_only: plan limits, but write none.
+        yields: leave devices whose limit another program sets again and again to that program.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class LimitWriter:
         describe: Callable[[Sequence[PowerDevice]], Sequence[LimitedDevice]],
         *,
         simulate_only: bool = False,
+        yields: bool = False,
     ) -> None:
         self.limiters = limiters
         self._originals = originals
@@ -109,11 +111,17 @@ class LimitWriter:
                 originals,
                 same_limit,
                 simulate_only=simulate_only,
+                yields=yields,
             )
             for limiter in limiters
         }
         # Listed since the last write, by backend: one listing serves a cycle.
         self._listed: dict[str, Sequence[PowerDevice]] = {}
+
+    @property
+    def resets(self) -> Mapping[str, int]:
+        """Times that another program replaced Joulie's limit by a higher one, by device."""
+        return {device: times for limits in self._limits.values() for device, times in limits.resets.items()}
 
     def cap(self, cap: WantedCap) -> tuple[Outcome, Mapping[str, float]]:
         """Enforce a cap by the first backend that limits at least one device; limits of the others are restored.

@@ -67,6 +67,12 @@ class _Families:
             (gauge, "gpu_power_watts", "Power of a GPU, W.", ["node", "gpu"]),
             (gauge, "gpu_power_limit_watts", "Power limit of a GPU in force, W.", ["node", "gpu"]),
             (
+                counter,
+                "gpu_limit_resets",
+                "Times that another program replaced a limit of Joulie's by a higher one.",
+                ["node", "gpu"],
+            ),
+            (
                 gauge,
                 "agent_last_cycle_timestamp_seconds",
                 "End of the last cycle that measured and enforced, s since the epoch.",
@@ -135,6 +141,8 @@ def _add_host(families: _Families, name: str, host: Host, seen: Observation) -> 
         current_hz = policy.current_hz
         families.add("dvfs_cpu_cur_freq_khz", None if current_hz is None else current_hz / _HZ_PER_KHZ, name, cpu)
         families.add("dvfs_cpu_max_freq_khz", policy.limit_hz / _HZ_PER_KHZ, name, cpu)
+    for gpu_id, times in host.gpu_resets.items():
+        families.add("gpu_limit_resets", times, name, gpu_id)
     for gpu in seen.gpus:
         families.add("gpu_power_watts", seen.gpu_power.power_w.get(gpu.id), name, gpu.id)
         families.add("gpu_power_limit_watts", gpu.limit_w, name, gpu.id)

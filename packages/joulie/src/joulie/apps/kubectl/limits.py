@@ -126,7 +126,7 @@ def _row(
         gpu.limit_watts,
         gpu.original_watts,
         None if limit is None else _KNOB,
-        _why(limit is not None, shown, known),
+        (limit.owner if limit is not None else None) or _why(limit is not None, shown, known),
         None if shown is None else shown.slowdown,
         None if shown is None else shown.saved_pct,
         None if shown is None else shown.confidence,

@@ -148,14 +148,14 @@ def findings(windows: Sequence[Window], baseline_w: float) -> Findings:
     paused = False
     for window in known:
         limit_w = window.limit_w
-        usual = settled.get(limit_w, [])
-        paused = bool(usual) and not odd[limit_w] and window.pauses(usual, tolerance)
+        usual = settled.setdefault(limit_w, [])
         if len(usual) == 1 and usual[0].pauses([window], tolerance):
             usual.clear()  # the first one was of a pause
         if not usual or window.like(usual, tolerance):
-            settled.setdefault(limit_w, []).append(window)
-            odd[limit_w] = []
+            usual.append(window)
+            odd[limit_w], paused = [], False
             continue
+        paused = not odd[limit_w] and window.pauses(usual, tolerance)
         others = odd[limit_w]
         odd[limit_w] = [*others, window] if not others or window.like(others, tolerance) else [window]
         if len(odd[limit_w]) == PHASE_WINDOWS:

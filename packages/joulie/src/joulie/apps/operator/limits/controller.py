@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -24,7 +24,7 @@ from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.prometheus import Prometheus, PrometheusError
 from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.nodes import NodeIndex
-from joulie.apps.operator.limits.jobs import Holders, JobKey, by_node, jobs, needs_exporter
+from joulie.apps.operator.limits.jobs import Holders, JobKey, by_node, jobs, needs_exporter, stated
 from joulie.apps.operator.limits.measure import Measured, Meters
 from joulie.apps.operator.limits.metrics import GpuLimitMetrics
 from joulie.apps.operator.observe import ClusterView
@@ -36,6 +36,9 @@ from joulie.domain.control import Decision
 
 _SLOWDOWN_BAND = 0.005
 """Change of a held limit's slowdown or saving up to which its profile is not written again."""
+
+_Gpu = tuple[str, str]
+"""Node and ID of a GPU."""
 
 _log = logging.getLogger(__name__)
 
@@ -118,7 +121,9 @@ class GpuLimits:
             for key, job in found.items()
         }
         await self._measure(now_s)
-        self._publish({key: job for key, job in self._jobs.items() if job.limited})
+        limits = dict(self._stated(decision, exported))
+        limits |= self._searched(limits)
+        self._publish(limits)
         self._metrics.show(self._jobs.values())
         for key, job in self._jobs.items():
             self._metrics.count_withdrawn(before.get(key), job)
@@ -154,10 +159,25 @@ class GpuLimits:
     def _after(key: JobKey, job: LiveJob, measured: Measured, now_s: float) -> LiveJob:
         return job.measured(measured.power_w, measured.progress_per_s, POOLED, Goal(key.max_slowdown), now_s)
 
-    def _publish(self, limited: Mapping[JobKey, LiveJob]) -> None:
+    def _stated(self, decision: Decision, exported: Holders) -> Iterator[tuple[_Gpu, GpuLimit]]:
+        """Limits that pods state themselves."""
+        for node, gpu, watts, (namespace, name) in stated(decision, self._view, exported):
+            owner = names.GPU_POWER_LIMIT_ANNOTATION
+            yield (node, gpu), GpuLimit(gpu, watts, PodReference(name, namespace), owner)
+
+    def _searched(self, others: Mapping[_Gpu, GpuLimit]) -> dict[_Gpu, GpuLimit]:
+        """Limits of the search that are below all others of their GPU."""
+        limited = ((job.job, job.limit_w) for job in self._jobs.values() if job.limited)
+        return {
+            (node, gpu): GpuLimit(gpu, watts, PodReference(name, namespace))
+            for node, gpu, watts, (namespace, name) in by_node(limited)
+            if (node, gpu) not in others or watts < others[node, gpu].watts
+        }
+
+    def _publish(self, found: Mapping[_Gpu, GpuLimit]) -> None:
         limits: dict[str, list[GpuLimit]] = {}
-        for node, gpu, watts, (namespace, name) in by_node((job.job, job.limit_w) for job in limited.values()):
-            limits.setdefault(node, []).append(GpuLimit(gpu, watts, PodReference(name, namespace)))
+        for (node, _), limit in found.items():
+            limits.setdefault(node, []).append(limit)
         published = {node: tuple(sorted(found, key=lambda limit: limit.id)) for node, found in limits.items()}
         if published != self._limits:
             self._limits = published

@@ -23,13 +23,17 @@ Holders = Mapping[tuple[str, str], tuple[PodKey, ...]]
 
 
 class JobKey(NamedTuple):
-    """A workload on GPUs of one kind, under one bound; what is measured holds for all of its pods."""
+    """A workload on GPUs of one kind, under one bound; what is measured holds for all of its pods.
+
+    The baseline is the limit without Joulie, `original_w`, or a smaller one that the pods state themselves.
+    """
 
     workload: WorkloadKey
     max_slowdown: float
     progress_metric: str
     baseline_w: float
     min_w: float
+    original_w: float
 
 
 def running_gpu_pods(pods: Iterable[PodFacts]) -> dict[str, dict[PodKey, PodFacts]]:
@@ -57,16 +61,31 @@ def jobs(
         settings: who takes part.
         exported: holders by an exporter's labels, where the kubelet did not answer.
     """
-    by_node = running_gpu_pods(view.pods.values())
     held: dict[JobKey, list[tuple[str, GpuStatus, PodKey]]] = {}
-    for node in decision.nodes:
-        gpus, pods = _gpus(node, view), by_node.get(node.node.name, {})
-        for gpu in gpus:
-            pod = _holder(node.node.name, gpu, pods, exported)
-            key = None if pod is None else _key(pod, gpu, view, settings)
-            if pod is not None and key is not None:
-                held.setdefault(key, []).append((node.node.name, gpu, (pod.namespace, pod.name)))
+    for node, gpu, pod in _held(decision, view, exported):
+        key = _key(pod, gpu, view, settings)
+        if key is not None:
+            held.setdefault(key, []).append((node, gpu, (pod.namespace, pod.name)))
     return {key: _job(key, found) for key, found in held.items()}
+
+
+def stated(decision: Decision, view: ClusterView, exported: Holders) -> Iterator[tuple[str, str, float, PodKey]]:
+    """Node, GPU, limit (W) and pod of each GPU whose pod states a smaller limit than it has without Joulie."""
+    for node, gpu, pod in _held(decision, view, exported):
+        limit_w = pod.gpu_power_limit_w
+        if limit_w is not None and gpu.original_watts is not None and limit_w < gpu.original_watts:
+            yield node, gpu.id, limit_w, (pod.namespace, pod.name)
+
+
+def _held(decision: Decision, view: ClusterView, exported: Holders) -> Iterator[tuple[str, GpuStatus, PodFacts]]:
+    """Node, GPU and pod of each GPU that may be limited and that one pod holds."""
+    by_node = running_gpu_pods(view.pods.values())
+    for node in decision.nodes:
+        pods = by_node.get(node.node.name, {})
+        for gpu in _gpus(node, view):
+            pod = _holder(node.node.name, gpu, pods, exported)
+            if pod is not None:
+                yield node.node.name, gpu, pod
 
 
 def _gpus(node: NodeDecision, view: ClusterView) -> tuple[GpuStatus, ...]:
@@ -97,7 +116,9 @@ def _key(pod: PodFacts, gpu: GpuStatus, view: ClusterView, settings: OperatorSet
     max_slowdown = bound(pod, ProfileFacts() if entry is None else entry.facts, settings)
     if max_slowdown is None:
         return None
-    return JobKey(workload, max_slowdown, pod.progress_metric, gpu.original_watts, gpu.min_watts)
+    original_w, own_w = gpu.original_watts, pod.gpu_power_limit_w
+    baseline_w = original_w if own_w is None else min(original_w, max(own_w, gpu.min_watts))
+    return JobKey(workload, max_slowdown, pod.progress_metric, baseline_w, gpu.min_watts, original_w)
 
 
 def bound(pod: PodFacts, profile: ProfileFacts, settings: OperatorSettings) -> float | None:

@@ -164,6 +164,8 @@ class GpuStatus(JoulieStruct, frozen=True):
         pods: pods that hold it, by the kubelet's PodResources API; pods that have ended may still be listed. Absent if
             the kubelet was not asked or did not answer.
         shared: whether pods hold parts of it (MIG, MPS, time slicing).
+        owner: whose limit is in force: `joulie`, or `other` where Joulie limits the GPU and another program has set
+            another limit. Absent while Joulie does not limit it, or if the limit cannot be told.
     """
 
     id: GpuId
@@ -172,6 +174,7 @@ class GpuStatus(JoulieStruct, frozen=True):
     min_watts: Watts | None = None
     pods: Annotated[tuple[PodReference, ...], up_to(64)] | None = None
     shared: bool | None = None
+    owner: Text | None = None
 
 
 class ControlStatus(JoulieStruct, frozen=True):

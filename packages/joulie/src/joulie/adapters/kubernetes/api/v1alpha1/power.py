@@ -115,11 +115,13 @@ class GpuLimit(JoulieStruct, frozen=True):
         id: GPU, as `status.controlStatus.gpus` names it.
         watts: power limit, W; the GPU keeps a lower limit that it has.
         pod: pod that the limit is for.
+        owner: whose limit it is, where it is not one that Joulie found: the annotation by which the pod states it.
     """
 
     id: GpuId
     watts: CapWatts
     pod: PodReference
+    owner: Text | None = None
 
 
 class PolicyReference(JoulieStruct, frozen=True):
