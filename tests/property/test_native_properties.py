@@ -161,6 +161,29 @@ def test_cycles_that_are_left_out_would_have_changed_nothing(jobs: list[TraceJob
     assert usual.it_j == pytest.approx(every.it_j, rel=1e-12)
 
 
+@settings(max_examples=25, deadline=None)
+@given(traces(), POLICY_NAMES, st.sampled_from(["together", "singly"]), st.booleans(), st.sampled_from([22.0, 52.0]))
+def test_compiled_runs_are_the_plain_ones(
+    jobs: list[TraceJob], policy: str | None, gangs: str, share_gpus: bool, mean_c: float
+) -> None:
+    # At 52 degrees nodes are throttled; two of the four policies lower the limits of GPUs.
+    plan = setup(policy, gangs=gangs, share_gpus=share_gpus, climate=Climate(mean_c=mean_c), gpu_limit_pct=60.0)
+    compiled, plain = (run(replace(plan, compiled=compiled), jobs) for compiled in (True, False))
+    assert [(one.node, one.end, one.problem) for one in compiled.jobs] == [
+        (one.node, one.end, one.problem) for one in plain.jobs
+    ]
+    for name in ("start_s", "end_s"):
+        ours, theirs = (
+            [value for one in found.jobs if (value := getattr(one, name)) is not None] for found in (compiled, plain)
+        )
+        assert ours == pytest.approx(theirs, rel=1e-9)
+    assert compiled.drains == plain.drains
+    assert compiled.it_j == pytest.approx(plain.it_j, rel=1e-12)
+    assert compiled.busy_gpu_j == pytest.approx(plain.busy_gpu_j, rel=1e-12)
+    np.testing.assert_allclose(compiled.series.it_w, plain.series.it_w, rtol=1e-12)
+    np.testing.assert_array_equal(compiled.series.capped_nodes, plain.series.capped_nodes)
+
+
 LOADS = st.tuples(st.floats(0.0, 1.0), st.integers(0, 2), st.floats(0.0, 1.0))
 
 

@@ -27,11 +27,12 @@ _LAB = Path(__file__).resolve().parent.parent
 COMPILED_SOURCES = (
     (_DOMAIN, "lifetimes.py"),
     (_DOMAIN, "marginal.py"),
+    (_DOMAIN, "power/cpu.py"),
     (_DOMAIN, "scoring/*.py"),
     (_LAB, "benchmarks/gpu_sharing/*.py"),
     (_LAB, "simulation/compiled.py"),
     (_LAB, "simulation/engine/*.py"),
-    (_LAB, "simulation/native/kernels.py"),
+    (_LAB, "simulation/native/*kernels.py"),
     (_LAB, "simulation/published.py"),
     (_LAB, "simulation/workload.py"),
 )

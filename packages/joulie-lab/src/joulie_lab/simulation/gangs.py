@@ -181,8 +181,11 @@ def assign_nodes(free: FreeCapacity, groups: Sequence[Group]) -> list[Assignment
 
 
 def _ease(free: FreeCapacity, group: Group) -> tuple[int, ...]:
-    """Sort key that is smaller the harder it is to find a node for the group's members."""
-    kind, nodes = group.kind, int(np.count_nonzero(max_pods(free, group)))
+    return ease(group.kind, int(np.count_nonzero(max_pods(free, group))))
+
+
+def ease(kind: PodKind, nodes: int) -> tuple[int, ...]:
+    """Sort key that is smaller the harder it is to find a node for pods of a kind, which so many nodes could hold."""
     return nodes, -kind.gpus * kind.gpu_milli, -kind.requests.milli_cpu, -kind.requests.memory_bytes
 
 

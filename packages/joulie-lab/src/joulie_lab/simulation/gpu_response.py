@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +47,7 @@ class JobDeviation(NamedTuple):
 TYPICAL = JobDeviation()
 
 
+@lru_cache(maxsize=65_536)
 def drawn(key: str) -> JobDeviation:
     """The deviation of a job. The same key gives the same one in every run and program.
 

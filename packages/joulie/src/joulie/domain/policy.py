@@ -185,7 +185,9 @@ class Policy(Protocol):
     """Snapshot in, plan out: every node of the snapshot gets a profile, and nothing but the snapshot decides.
 
     A policy whose plans do not depend on the time of the snapshot, except at the time that they are due, may say so by
-    an attribute ``uses_time = False``: a simulation then asks it again only when something else changed.
+    an attribute ``uses_time = False``: a simulation then asks it again only when something else changed. One whose
+    plans for the same nodes differ only by the number of performance nodes may tell that number, and when it changes by
+    time alone, by a method ``demanded(snapshot)``: a simulation then makes each plan once.
     """
 
     def plan(self, snapshot: ClusterSnapshot) -> Plan:
@@ -251,9 +253,13 @@ class StaticPartition:
     settings: PolicySettings
     uses_time: ClassVar[bool] = False
 
+    def demanded(self, snapshot: ClusterSnapshot) -> tuple[int, float | None]:
+        """See `Policy`."""
+        return _share(_n_shared(snapshot), self.settings.static_hp_frac), None
+
     def plan(self, snapshot: ClusterSnapshot) -> Plan:
         """See `Policy.plan`."""
-        return _filled("static_partition", snapshot, _share(_n_shared(snapshot), self.settings.static_hp_frac))
+        return _filled("static_partition", snapshot, self.demanded(snapshot)[0])
 
 
 @dataclass(frozen=True)
@@ -267,9 +273,13 @@ class QueueAware:
     settings: PolicySettings
     uses_time: ClassVar[bool] = False
 
+    def demanded(self, snapshot: ClusterSnapshot) -> tuple[int, float | None]:
+        """See `Policy`."""
+        return _demanded(snapshot, self.settings)
+
     def plan(self, snapshot: ClusterSnapshot) -> Plan:
         """See `Policy.plan`."""
-        hp, due_s = _demanded(snapshot, self.settings)
+        hp, due_s = self.demanded(snapshot)
         return replace(_filled("queue_aware_v1", snapshot, hp), due_s=due_s)
 
 
@@ -311,6 +321,10 @@ class EnergyPerWork:
     _known: dict[ResolvedHardware, _FamilyCaps] = field(default_factory=dict, init=False, repr=False, compare=False)
     """For the hardware of the last snapshot: choosing caps takes milliseconds, a plan far less."""
 
+    def demanded(self, snapshot: ClusterSnapshot) -> tuple[int, float | None]:
+        """See `Policy`."""
+        return _demanded(snapshot, self.settings)
+
     def plan(self, snapshot: ClusterSnapshot) -> Plan:
         """See `Policy.plan`."""
         nodes = snapshot.by_density()
@@ -318,7 +332,7 @@ class EnergyPerWork:
         # Sorting keeps the order by density among nodes that eco caps do the same for.
         ranked = sorted(nodes, key=lambda node: -chosen[node.name].eco_gain if node.name in chosen else -1.0)
         floor, rest = _one_of_each_family(ranked)
-        hp, due_s = _demanded(snapshot, self.settings)
+        hp, due_s = self.demanded(snapshot)
         kinds: dict[str, list[PolicyNode]] = {}
         for node in rest:
             kinds.setdefault(_kind(node), []).append(node)

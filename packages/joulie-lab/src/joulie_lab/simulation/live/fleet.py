@@ -323,12 +323,12 @@ class LiveFleet:
         state.energy_j += wall_w * dt_s
         self.busy_gpu_j += float(self.gpu_device_w[self.load.gpu_busy].sum()) * dt_s
         target_k = ambient_k + package_w / self._conductance_w_per_k
-        state.temperature_k = target_k + (state.temperature_k - target_k) * _decay(dt_s, lags.thermal_tau_s)
+        state.temperature_k = target_k + (state.temperature_k - target_k) * decay(dt_s, lags.thermal_tau_s)
         if len(nodes):
             self._set_limits(nodes, start.after(target, dt_s, lags, lagged), target)
             self._set_point(nodes, self._operate(nodes, self._limits_now(nodes)))
-        state.package_mean_w = package_w + (state.package_mean_w - package_w) * _decay(dt_s, lags.cpu_window_s)
-        state.gpu_mean_w = gpu_w + (state.gpu_mean_w - gpu_w) * _decay(dt_s, lags.gpu_window_s)
+        state.package_mean_w = package_w + (state.package_mean_w - package_w) * decay(dt_s, lags.cpu_window_s)
+        state.gpu_mean_w = gpu_w + (state.gpu_mean_w - gpu_w) * decay(dt_s, lags.gpu_window_s)
 
     def unsteady(self, ambient_k: float) -> IntArray:
         """Indices of the nodes whose clock changes under a constant load: limits not settled, or thermal throttling."""
@@ -479,7 +479,8 @@ class LiveFleet:
         if (busy & (cap_w < max_w)).any():
             response = model.for_jobs(load.gpu_deviation[nodes])
             capped = operate_gpu(idle_w, max_w, util, cap_w, memory_share=memory_share, response=response)
-            busy_w, point.gpu_throughput[here] = capped.power_w, capped.throughput.median
+            # A GPU that nobody holds is not slowed, whatever the limits of others in this call.
+            busy_w, point.gpu_throughput[here] = capped.power_w, np.where(busy, capped.throughput.median, 1.0)
         unused_w = np.where(self._has_device[nodes], self._gpu_unused_w[nodes, np.newaxis], 0.0)
         point.gpu_device_w[here] = np.where(busy, busy_w, unused_w)
         for place, node in zip(here.tolist(), nodes.tolist(), strict=True) if self.gpu_jobs else ():
@@ -489,7 +490,7 @@ class LiveFleet:
                     point.gpu_device_w[place, device], point.gpu_throughput[place, device] = power_w, throughput
 
 
-def _decay(dt_s: float, tau_s: float) -> float:
+def decay(dt_s: float, tau_s: float) -> float:
     """Share of a deviation that remains after a step: that of `lagged`, without its checks."""
     return math.exp(-dt_s / tau_s) if tau_s > 0.0 else 0.0
 

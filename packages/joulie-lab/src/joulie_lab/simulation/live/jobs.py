@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joulie.domain.units import FloatArray, IntArray, finite, non_negative
+from joulie.domain.quantities import finite_number
+from joulie.domain.units import FloatArray, IntArray, non_negative
 from joulie_lab.simulation.gpu_response import TYPICAL, JobDeviation, drawn
 from joulie_lab.simulation.job_response import Boundness, cpu_throughput
 from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet
@@ -56,7 +57,7 @@ class Activity:
 
     def __post_init__(self) -> None:
         for name in ("cpu_util", "gpu_util", "memory_intensity", "io_intensity", "cpu_feed", "gpu_memory_share"):
-            finite(name, getattr(self, name), minimum=0.0, maximum=1.0)
+            finite_number(name, getattr(self, name), minimum=0.0, maximum=1.0)
 
 
 def activity(job: TraceJob) -> Activity:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -26,6 +26,9 @@ class NodeCapacity:
         free_milli: free share of each GPU, thousandths, shape ``(n_nodes, maximum GPUs of a node)``; 0 where a node
             has no such GPU.
         max_free_milli: free share of each node's GPU with the largest free share, thousandths.
+        sizes: `allocatable` as one array, shape ``(2, n_nodes)``.
+        used: `requested` as one array.
+        nonzero_used: `nonzero_requested` as one array.
     """
 
     def __init__(self, nodes: Sequence[SimNode]) -> None:
@@ -34,8 +37,10 @@ class NodeCapacity:
         self.allocatable = NodeAmounts.of(
             np.array([node.spec.cores for node in nodes]), np.array([node.memory_gib for node in nodes])
         )
-        self.requested = NodeAmounts(*np.zeros((2, n_nodes), dtype=np.int64))
-        self.nonzero_requested = NodeAmounts(*np.zeros((2, n_nodes), dtype=np.int64))
+        self.sizes: IntArray = np.stack(self.allocatable)
+        self.used: IntArray = np.zeros((2, n_nodes), dtype=np.int64)
+        self.nonzero_used: IntArray = np.zeros((2, n_nodes), dtype=np.int64)
+        self.requested, self.nonzero_requested = NodeAmounts(*self.used), NodeAmounts(*self.nonzero_used)
         self.pods: IntArray = np.zeros(n_nodes, dtype=np.int64)
         self.gpus = np.array([node.spec.gpus for node in nodes], dtype=np.int64)
         own = np.arange(self.gpus.max(initial=0)) < self.gpus[:, np.newaxis]
@@ -44,6 +49,7 @@ class NodeCapacity:
         self.max_free_milli: IntArray = np.where(self.gpus > 0, WHOLE_GPU_MILLI, 0)
         self._resource = np.array([node.gpu_resource for node in nodes], dtype=np.str_)
         self._has_resource: dict[str, BoolArray] = {}
+        self._changed: set[int] = set()
 
     def feasible(self, kind: PodKind) -> BoolArray:
         """Nodes with enough free capacity for one more pod of a kind, shape ``(n_nodes,)``."""
@@ -97,6 +103,16 @@ class NodeCapacity:
             self.free_milli[node, list(devices)] += kind.gpu_milli
             self._recount(node)
 
+    def mark_changed(self, nodes: Iterable[int]) -> None:
+        """Note nodes that may admit other pods than before, such as those whose class changed."""
+        self._changed.update(nodes)
+
+    def take_changed(self) -> list[int]:
+        """Nodes that changed since the last call."""
+        changed = list(self._changed)
+        self._changed.clear()
+        return changed
+
     def free(self) -> FreeCapacity:
         """Free capacity of all nodes."""
         return FreeCapacity(
@@ -107,6 +123,7 @@ class NodeCapacity:
         )
 
     def _count(self, kind: PodKind, node: int, sign: int) -> None:
+        self._changed.add(node)
         self.pods[node] += sign
         for totals, amounts in (
             (self.requested, kind.requests),

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from joulie.domain.actuation import WantedCap
 from joulie.domain.control import ControlledNode, ControlSettings, PlanRecord, controlled_node
-from joulie.domain.control_caps import UNCAPPED, CapTable, NodeCaps
+from joulie.domain.control_caps import UNCAPPED, CapsByProfile, CapTable, NodeCaps
 from joulie.domain.control_power import HISTORY_SAMPLES
 from joulie.domain.cooling_stress import REFERENCE_AMBIENT_K, CoolingStressModel, linear_cooling_stress
 from joulie.domain.drain import ActiveEco, ActivePerformance, DrainingPerformance, Escalation, NodeState, guard
@@ -99,6 +99,7 @@ class NativeControl:
         self._eligible = tuple(node.planned for node in self._nodes)
         self._uses_time: bool = getattr(control.policy, "uses_time", True)
         self._plans: dict[tuple[int, int | None], _Planned] = {}
+        self._by_size: dict[int, _Planned] = {}
         self._plan: Plan | None = None
         self._record: PlanRecord | None = None
         n_nodes = len(self._nodes)
@@ -110,6 +111,8 @@ class NativeControl:
         self.node_class: IntArray = np.full(n_nodes, NodeClass.PERFORMANCE, dtype=np.int64)
         self._cap_table = CapTable(self._settings.caps, absolute_gpu_caps=self._settings.absolute_gpu_caps)
         self._caps: list[NodeCaps] = [UNCAPPED] * n_nodes
+        self._names = [node.name for node in self._nodes]
+        self._asked_caps: list[CapsByProfile | None] = [None] * n_nodes
         self._decided_s: dict[int, float] = {}
         self._applied_w: list[tuple[float | None, float | None]] = [(None, None)] * n_nodes
         self._drains: list[Drain] = []
@@ -187,16 +190,29 @@ class NativeControl:
         """The policy's plan; it is cached unless hysteresis has a part in it."""
         before = self._record
         previous = None if before is None else before.at(now_s)
-        plan = self._control.policy.plan(ClusterSnapshot(self._eligible, demand, now_s, previous=previous))
-        performance = np.array(
-            [plan.profiles[node.name] is Profile.PERFORMANCE for node in self._nodes], dtype=np.bool_
-        )
-        planned = _Planned(plan, performance, int(performance.sum()))
+        planned = self._made(ClusterSnapshot(self._eligible, demand, now_s, previous=previous))
+        plan = planned.plan
         if plan.due_s is None and (before is None or planned.n_performance >= before.performance_nodes):
             if len(self._plans) >= _MAX_CACHED_PLANS:
                 self._plans.clear()
             self._plans[demand, None if before is None else before.performance_nodes] = planned
         return planned
+
+    def _made(self, snapshot: ClusterSnapshot) -> _Planned:
+        """The policy's plan for a snapshot; by its number of performance nodes where the policy tells that alone."""
+        policy = self._control.policy
+        demanded = getattr(policy, "demanded", None)
+        if demanded is None:
+            return self._with_array(policy.plan(snapshot))
+        size, due_s = demanded(snapshot)
+        known = self._by_size.get(size)
+        if known is None:
+            known = self._by_size[size] = self._with_array(policy.plan(snapshot))
+        return known if known.plan.due_s == due_s else known._replace(plan=replace(known.plan, due_s=due_s))
+
+    def _with_array(self, plan: Plan) -> _Planned:
+        performance = np.array([plan.profiles[name] is Profile.PERFORMANCE for name in self._names], dtype=np.bool_)
+        return _Planned(plan, performance, int(performance.sum()))
 
     def _guard(self, performance: BoolArray, blocking: IntArray, lifting: IntArray, now_s: float) -> list[int]:
         """Pass the nodes whose state can change through the drain guard. Returns those whose class changed."""
@@ -254,10 +270,19 @@ class NativeControl:
         first = self._plan is None
         everywhere = first or (plan is not self._plan and bool(plan.caps))
         self._plan = plan
-        for node in range(len(self._nodes)) if everywhere else moved:
+        asked, planned = self._asked_caps, plan.caps
+        concerned: Collection[int] = moved
+        if everywhere:
+            # Plans ask for the same caps of most nodes again and again, by the same objects.
+            concerned = set(moved)
+            for node, name in enumerate(self._names):
+                wanted = planned.get(name)
+                if first or wanted is not asked[node]:
+                    concerned.add(node)
+                    asked[node] = wanted
+        for node in concerned:
             profile = Profile.ECO if self.node_class[node] == _ECO else Profile.PERFORMANCE
-            known = self._nodes[node]
-            caps = self._cap_table.of(known.hardware, profile, plan.caps.get(known.name))
+            caps = self._cap_table.of(self._nodes[node].hardware, profile, planned.get(self._names[node]))
             if caps != self._caps[node]:
                 self._caps[node] = caps
                 self._percents[node] = caps[2:]

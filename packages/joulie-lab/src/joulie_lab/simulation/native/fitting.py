@@ -10,7 +10,7 @@ import numpy as np
 
 from joulie.domain.scheduling.node_rules import NodeRules
 from joulie.domain.scheduling.scores import NodeAmounts
-from joulie.domain.units import BoolArray
+from joulie.domain.units import BoolArray, IntArray
 from joulie_lab.simulation.gangs import FreeCapacity, GangFit, PodKind, by_kind, whole_gpus
 from joulie_lab.simulation.native.nodes import MAX_PODS, SimNode
 from joulie_lab.simulation.trace import JobShape, TraceJob
@@ -35,7 +35,13 @@ class EmptyCluster:
         self._memory_gib = np.array([node.memory_gib for node in nodes], dtype=np.float64)
         self._gpus = np.array([node.spec.gpus for node in nodes], dtype=np.float64)
         self._resource = np.array([node.gpu_resource for node in nodes], dtype=np.str_)
+        hardware = list(zip(self._cores, self._memory_gib, self._gpus, self._resource, strict=True))
+        distinct = {one: place for place, one in enumerate(dict.fromkeys(hardware))}
+        self._sort: IntArray = np.array([distinct[one] for one in hardware], dtype=np.int64)
+        self._example: IntArray = np.unique(self._sort, return_index=True)[1]
+        self._numbers: dict[NodeRules, IntArray] = {}
         self._admitted: dict[NodeRules, BoolArray] = {}
+        self._hosts: dict[tuple[JobShape, NodeRules], int] = {}
         self._problems: dict[tuple[JobShape, NodeRules], str | None] = {}
 
     def never_fits(self, job: TraceJob) -> str | None:
@@ -57,6 +63,9 @@ class EmptyCluster:
         for member in members:
             if problem := self.never_fits(member):
                 return f"gang {member.workload_id}: {member.role or 'member'}: {problem}"
+        # Each member could have a node of its own: then the search below finds nodes, and need not look.
+        if all(self._hosts[member.shape, member.node_rules] >= len(members) for member in members):
+            return None
         kinds = by_kind(
             members, lambda member: PodKind.from_shape(member.shape, member.node_rules, share_gpus=self._share_gpus)
         )
@@ -68,20 +77,30 @@ class EmptyCluster:
         )
 
     def _problem(self, shape: JobShape, rules: NodeRules) -> str | None:
-        nodes = self._admits(rules)
+        # Thousands of nodes are a few sorts of hardware.
+        numbers, sorts = self._of_sort(rules), self._example
+        nodes = numbers > 0
         if not nodes.any():
             return "no node has the labels that its node selector or affinity requires"
-        if shape.gpus and not (nodes & (self._resource == shape.gpu_resource)).any():
+        has_resource = self._resource[sorts] == shape.gpu_resource
+        if shape.gpus and not (nodes & has_resource).any():
             return f"no node {'that it may use ' * (not rules.unrestricted)}has {shape.gpu_resource}"
-        gpus = np.where(self._resource == shape.gpu_resource, self._gpus, 0.0)
-        requests = (("cores", shape.cores, self._cores), ("GiB", shape.memory_gib, self._memory_gib))
+        gpus = np.where(has_resource, self._gpus[sorts], 0.0)
+        cores, memory_gib = self._cores[sorts], self._memory_gib[sorts]
+        requests = (("cores", shape.cores, cores), ("GiB", shape.memory_gib, memory_gib))
         for unit, amount, capacity in (*requests, ("GPUs", float(shape.gpus), gpus)):
             if not (nodes & (capacity >= amount - _ROUNDING)).any():
                 return f"requests {amount:g} {unit}; the largest node that it may use has {capacity[nodes].max():g}"
-        fitting = (self._cores >= shape.cores - _ROUNDING) & (self._memory_gib >= shape.memory_gib - _ROUNDING)
-        if not (nodes & fitting & (gpus >= shape.gpus)).any():
-            return f"requests {_total([shape])}; no node that it may use has all of it"
-        return None
+        fitting = (cores >= shape.cores - _ROUNDING) & (memory_gib >= shape.memory_gib - _ROUNDING)
+        hosts = int(numbers[fitting & (gpus >= shape.gpus)].sum())
+        self._hosts[shape, rules] = hosts
+        return None if hosts else f"requests {_total([shape])}; no node that it may use has all of it"
+
+    def _of_sort(self, rules: NodeRules) -> IntArray:
+        """Number of admitted nodes of each sort of hardware."""
+        if rules not in self._numbers:
+            self._numbers[rules] = np.bincount(self._sort[self._admits(rules)], minlength=len(self._example))
+        return self._numbers[rules]
 
     def _allowed(self, kind: PodKind) -> BoolArray:
         """Nodes that a member of a gang may use, by their labels and the extended resource of their GPUs."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from joulie.domain.units import BoolArray
-from joulie_lab.simulation.gangs import GangFit, PodKind, by_kind
+from joulie_lab.simulation.gangs import GangFit, PodKind, by_kind, ease
 from joulie_lab.simulation.native.admission import Admission
 from joulie_lab.simulation.native.capacity import NodeCapacity
+from joulie_lab.simulation.native.kinds import KindTable
 from joulie_lab.simulation.native.pods import SimPod
 from joulie_lab.simulation.native.queue import PendingQueue
 
@@ -33,6 +34,8 @@ class _Held(NamedTuple):
     members: dict[PodKind, list[SimPod]]
     composition: int
     """Equal for gangs with the same number of pods of each kind: if one of them does not fit, none does."""
+    rows: tuple[tuple[int, int], ...]
+    """Row and number of members of each kind; empty without a table of kinds."""
 
 
 class GangGate:
@@ -43,15 +46,23 @@ class GangGate:
         capacity: capacity of the nodes.
         admission: filters the nodes that pods may use.
         choose: the scheduler.
+        kinds: keeps count of what fits, so that a gang that does not fit costs next to nothing; None to look through
+            all nodes each time.
     """
 
     def __init__(
-        self, gang_sizes: Mapping[str, int], capacity: NodeCapacity, admission: Admission, choose: Choose
+        self,
+        gang_sizes: Mapping[str, int],
+        capacity: NodeCapacity,
+        admission: Admission,
+        choose: Choose,
+        kinds: KindTable | None = None,
     ) -> None:
         self._sizes = gang_sizes
         self._capacity = capacity
         self._admission = admission
         self._choose = choose
+        self._kinds = kinds
         self._incomplete: dict[str, list[SimPod]] = {}
         self._held: dict[str, _Held] = {}
         self._compositions: dict[object, int] = {}
@@ -73,7 +84,8 @@ class GangGate:
         if len(self._incomplete[gang]) == self._sizes[gang]:
             members = by_kind(self._incomplete.pop(gang), lambda member: member.kind)
             numbers = frozenset((kind, len(pods)) for kind, pods in members.items())
-            self._held[gang] = _Held(members, self._compositions.setdefault(numbers, len(self._compositions)))
+            composition = self._compositions.setdefault(numbers, len(self._compositions))
+            self._held[gang] = _Held(members, composition, self._counted(numbers))
             self._new.append(gang)
 
     def release(self, *, changed: bool) -> list[Placed]:
@@ -88,20 +100,59 @@ class GangGate:
         if not tried:
             return []
         found: list[Placed] = []
-        fit, too_large = self._gang_fit(), set[int]()
+        fit: GangFit | None = None
+        too_large = set[int]()
+        if self._kinds is not None:
+            self._kinds.recount()
         for gang in tried:
             held = self._held[gang]
             if held.composition in too_large:
                 continue
-            assigned = fit.assign(held.members)
-            if assigned is None:
+            order, assigned = self._order(held), None
+            if order is None and self._may_fit(held):
+                fit = fit or self._gang_fit()
+                assigned = fit.assign(held.members)
+                order = None if assigned is None else [pod for pod, _ in assigned]
+            if order is None:
                 too_large.add(held.composition)
                 continue
             del self._held[gang]
-            self._count -= len(assigned)
-            found += self._place(assigned)
-            fit = self._gang_fit()
+            self._count -= len(order)
+            found += self._place(order, held, assigned)
+            fit = None
+            if self._kinds is not None:
+                for row, _ in held.rows:
+                    self._kinds.unwatch(row)
+                self._kinds.recount()
         return found
+
+    def _counted(self, numbers: Iterable[tuple[PodKind, int]]) -> tuple[tuple[int, int], ...]:
+        if self._kinds is None:
+            return ()
+        found = tuple((self._kinds.row(kind), number) for kind, number in numbers)
+        for row, _ in found:
+            self._kinds.watch(row)
+        return found
+
+    def _may_fit(self, held: _Held) -> bool:
+        """Whether each kind of a gang's members would fit alone: that is what `GangFit.assign` asks first."""
+        kinds = self._kinds
+        return kinds is None or all(kinds.max_pods(row) >= number for row, number in held.rows)
+
+    def _order(self, held: _Held) -> list[SimPod] | None:
+        """The members as `GangFit.assign` orders them, where it is sure to find nodes; None where it takes a search.
+
+        It is sure if each kind fits as many nodes as the gang has members: then each member could have its own.
+        """
+        kinds = self._kinds
+        if kinds is None:
+            return None
+        size = sum(number for _, number in held.rows)
+        if any(kinds.hosts(row) < size for row, _ in held.rows):
+            return None
+        groups = list(held.members.items())
+        ordered = sorted((ease(kind, kinds.hosts(kinds.row(kind))), place) for place, (kind, _) in enumerate(groups))
+        return [pod for _, place in ordered for pod in groups[place][1]]
 
     def _gang_fit(self) -> GangFit:
         return GangFit(self._capacity.free(), self._allowed)
@@ -109,14 +160,15 @@ class GangGate:
     def _allowed(self, kind: PodKind) -> BoolArray:
         return self._admission.allowed_nodes(kind) & self._capacity.has_gpu_resource(kind)
 
-    def _place(self, assigned: list[tuple[SimPod, int]]) -> list[Placed]:
+    def _place(self, order: list[SimPod], held: _Held, assigned: list[tuple[SimPod, int]] | None) -> list[Placed]:
         """Place each pod on the node that the scheduler chooses; if a pod is left without one, all as assigned."""
         taken: list[Placed] = []
-        for pod, _ in assigned:
+        for pod in order:
             node = self._choose(pod)
             if node is None:
                 for placed in taken:
                     self._capacity.release(placed.pod.kind, placed.node, placed.devices)
+                assigned = assigned or self._gang_fit().assign(held.members) or []
                 return [Placed(pod, node, self._capacity.allocate(pod.kind, node)) for pod, node in assigned]
             taken.append(Placed(pod, node, self._capacity.allocate(pod.kind, node)))
         return taken

@@ -134,3 +134,26 @@ def ends_of(
             own_s = amount / rate if rate > 0.0 else (np.inf if amount > _WORK_EPSILON else 0.0)
             needs_s = max(needs_s, own_s)
         ends_s[slot] = now_s + (needs_s if works[slot] else np.inf)
+
+
+@compiled
+def note_points(
+    nodes: IntArray, frequency: FloatArray, gpu_throughput: FloatArray, noted: FloatArray, moved: BoolArray
+) -> BoolArray:
+    """Note the clock and the GPU rates of some nodes, and mark in `moved` those where they differ from the last note.
+
+    Args:
+        nodes: the nodes.
+        frequency: clock of all nodes.
+        gpu_throughput: rate of all nodes' GPUs.
+        noted: clock and rate of each GPU, shape ``(n_nodes, 1 + n_devices)``; changed.
+        moved: by place in `nodes`; changed, and returned.
+    """
+    for at in range(len(nodes)):
+        node = nodes[at]
+        moved[at] = noted[node, 0] != frequency[node]
+        noted[node, 0] = frequency[node]
+        for device in range(gpu_throughput.shape[1]):
+            moved[at] = moved[at] or noted[node, 1 + device] != gpu_throughput[node, device]
+            noted[node, 1 + device] = gpu_throughput[node, device]
+    return moved

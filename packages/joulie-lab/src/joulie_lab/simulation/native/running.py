@@ -13,7 +13,7 @@ import numpy as np
 from joulie.domain.units import BoolArray, FloatArray, IntArray
 from joulie_lab.simulation.live.fleet import FleetLoad
 from joulie_lab.simulation.live.jobs import Demands, activity, demands_of
-from joulie_lab.simulation.native.kernels import ends_of, finish_load, rates_of, sum_demands
+from joulie_lab.simulation.native.kernels import ends_of, finish_load, note_points, rates_of, sum_demands
 from joulie_lab.simulation.native.pods import SimPod
 
 _NO_NODE = -1
@@ -34,6 +34,7 @@ class RunningJobs:
         self._gang_sizes = gang_sizes
         self._rated_at = np.ones((n_nodes, 1 + n_devices))
         self._n_devices = n_devices
+        self._wanted: BoolArray = np.zeros(n_nodes + 1, dtype=np.bool_)
         self._present: dict[str, set[int]] = {}
         self._done: dict[str, int] = {}
         self._slot_of: dict[int, int] = {}
@@ -152,9 +153,7 @@ class RunningJobs:
             frequency: clock of all nodes, as a share of the highest.
             gpu_throughput: rate of GPU work of all nodes' GPUs, as a share of the uncapped rate.
         """
-        points = np.column_stack((frequency[nodes], gpu_throughput[nodes]))
-        moved = nodes[(points != self._rated_at[nodes]).any(axis=1)]
-        self._rated_at[nodes] = points
+        moved = nodes[note_points(nodes, frequency, gpu_throughput, self._rated_at, np.empty(len(nodes), np.bool_))]
         if len(moved):
             self._stale.update(self._slots_on(moved).tolist())
         if not self._stale:
@@ -179,7 +178,11 @@ class RunningJobs:
     def _slots_on(self, nodes: IntArray) -> IntArray:
         if len(nodes) == 1:
             return np.flatnonzero(self._node == nodes[0])
-        return np.flatnonzero(np.isin(self._node, nodes))
+        self._wanted[nodes] = True
+        # The last entry is that of slots without a pod, whose node is -1.
+        slots = np.flatnonzero(self._wanted[self._node])
+        self._wanted[nodes] = False
+        return slots
 
     def _update_gang(self, gang: str) -> None:
         complete = self.missing_members(gang) <= 0

@@ -29,15 +29,17 @@ from joulie_lab.simulation.native.admission import Admission
 from joulie_lab.simulation.native.capacity import NodeCapacity
 from joulie_lab.simulation.native.control import Control, NativeControl
 from joulie_lab.simulation.native.facility import Facility
+from joulie_lab.simulation.native.fleet import CompiledFleet
 from joulie_lab.simulation.native.gate import GangGate
 from joulie_lab.simulation.native.jobs import Jobs
+from joulie_lab.simulation.native.kinds import KindTable
 from joulie_lab.simulation.native.limits import GpuLimits, LimitSearch
 from joulie_lab.simulation.native.nodes import MANAGED_LABEL, SimNode
 from joulie_lab.simulation.native.pods import PRIORITIES, SimPod
 from joulie_lab.simulation.native.queue import PendingQueue
 from joulie_lab.simulation.native.recorder import Recorder
 from joulie_lab.simulation.native.running import RunningJobs
-from joulie_lab.simulation.native.scheduling import make_scheduler
+from joulie_lab.simulation.native.scheduling import compiled_scheduler, make_scheduler
 from joulie_lab.simulation.schedulers import KUBE, native_scheduler
 from joulie_lab.simulation.trace import TraceJob
 
@@ -95,6 +97,7 @@ class Setup:
         price_per_kwh: price of a kWh over the run from 0 s on; None if unknown.
         n_samples: number of samples in the series; energy is exact whatever their number.
         facility_step_s: maximum step of the cooling plant, and of carbon and cost, s.
+        compiled: whether compiled loops do the frequent work; if not, the plain formulas that these are held against.
     """
 
     nodes: tuple[SimNode, ...]
@@ -117,6 +120,7 @@ class Setup:
     price_per_kwh: Series | None = None
     n_samples: int = 2000
     facility_step_s: float = 300.0
+    compiled: bool = True
 
     def __post_init__(self) -> None:
         positive("duration_s", self.duration_s)
@@ -163,7 +167,8 @@ class _Run:
         self._now_s = self._first_s
         self._control = None if control is None else NativeControl(control, setup.nodes, setup.times)
         managed = [setup.control is not None and node.labels.get(MANAGED_LABEL) == "true" for node in setup.nodes]
-        self._fleet = LiveFleet(
+        fleet = CompiledFleet if setup.compiled else LiveFleet
+        self._fleet = fleet(
             [node.spec for node in setup.nodes],
             ambient_k=self._weather.outdoor_k(0.0),
             idle_states=setup.idle_states,
@@ -181,13 +186,17 @@ class _Run:
         self._counted_s = 0.0
         self._capacity = NodeCapacity(setup.nodes)
         self._admission = Admission(setup.nodes, class_rule=setup.scheduler != KUBE)
-        self._queue = PendingQueue(self._capacity, self._admission.allowed_nodes)
+        self._kinds = KindTable(self._capacity, self._admission)
+        self._queue = PendingQueue(self._kinds)
         self._running = RunningJobs(len(setup.nodes), self._fleet.n_devices, self._jobs.gang_sizes)
         held = self._jobs.gang_sizes if setup.gangs == "together" else {}
-        self._gate = GangGate(held, self._capacity, self._admission, self._choose)
+        counted = self._kinds if setup.compiled else None
+        self._gate = GangGate(held, self._capacity, self._admission, self._choose, counted)
         self._scheduler = make_scheduler(
             setup.scheduler, setup.nodes, self._capacity, self._twins, np.random.default_rng(setup.seed)
         )
+        compiled = compiled_scheduler(self._scheduler, self._capacity, self._kinds) if setup.compiled else None
+        self._choose_compiled = None if compiled is None else compiled.choose
         self._recorder = Recorder(setup.duration_s, setup.n_samples)
         n_nodes = len(setup.nodes)
         self._demand = 0
@@ -304,6 +313,8 @@ class _Run:
             moved = control.cycle(now_s, self._demand, self._blocking, self._fleet.sensed_w, self._full_power)
             if moved:
                 self._admission.set_classes(control.node_class)
+                self._kinds.refresh()
+                self._capacity.mark_changed(moved)
                 # Pods may select either class, and kube-scheduler retries whenever a node's labels change.
                 self._freed_nodes.update(moved)
                 self._recorder.observe(self._performance_on_eco())
@@ -331,6 +342,8 @@ class _Run:
         return True
 
     def _choose(self, pod: SimPod) -> int | None:
+        if self._choose_compiled is not None:
+            return self._choose_compiled(pod)
         candidates = np.flatnonzero(self._capacity.feasible(pod.kind) & self._admission.allowed_nodes(pod.kind))
         return self._scheduler.choose(pod, candidates) if len(candidates) else None
 
