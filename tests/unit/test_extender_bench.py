@@ -19,9 +19,10 @@ def test_both_extenders_are_measured() -> None:
         "20 candidates of a performance pod",
         "20 candidates with names of 42 letters",
         "20 candidates of pods that all differ",
+        "20 candidates of a performance pod whose namespace limits the power of nodes",
         "20 candidates with SCORING=marginal",
     ]
-    for name in ("joulie", "constants", "performance", "long_names", "different", "marginal"):
+    for name in ("joulie", "constants", "performance", "long_names", "different", "marginal", "policies"):
         for verb in ("filter", "prioritize"):
             found = getattr(measured, name)["20"][verb]
             assert 0.0 < found.p50_ms <= found.p99_ms

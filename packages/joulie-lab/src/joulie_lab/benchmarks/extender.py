@@ -35,6 +35,7 @@ from joulie.apps.extender.judge import judge, scores
 from joulie.apps.extender.main import BUSY_S, VIEW_S
 from joulie.apps.extender.metrics import ExtenderMetrics
 from joulie.apps.extender.server import Extender, max_body_bytes, read_body
+from joulie.domain.grid.names import MAX_POWER_WATTS, MIN_EFFICIENCY, POLICY_PREFIX, PREFIX
 from joulie.domain.scoring.extender import NodeClass
 from joulie.domain.scoring.marginal_energy import ScoringAim
 from joulie.domain.scoring.occupancy import LifeClass, Occupancy, PlacedPod
@@ -53,6 +54,8 @@ _STALENESS_S = 300.0
 _TWINS_CHANGED_S = 500
 """Twins that change in a second, one by one as a watch tells of them: of 5,000 nodes each every ten seconds."""
 _PODS_OF_A_NODE = 10
+_NAMESPACES = 200
+"""Namespaces with policies."""
 _TICK_S = 0.01
 _WARM_UP = 0.1
 _FQDN = "ip-10-{}-{}-12.eu-central-1.compute.internal"
@@ -124,6 +127,8 @@ class ExtenderResult(Figures, frozen=True):
     ratio_to_constants: Mapping[str, Mapping[str, float]]
     different: BySize = msgspec.field(default_factory=dict)
     marginal: BySize = msgspec.field(default_factory=dict)
+    policies: BySize = msgspec.field(default_factory=dict)
+    ratio_to_no_policies: Mapping[str, Mapping[str, float]] = msgspec.field(default_factory=dict)
 
 
 def measure(plan: Plan, note: Callable[[str], None]) -> ExtenderResult:
@@ -144,7 +149,7 @@ def measure(plan: Plan, note: Callable[[str], None]) -> ExtenderResult:
         note(f"{size:,} candidates of a performance pod")
         performance[str(size)] = _compare(_short_names, size, plan, _Pods.PERFORMANCE)["joulie"]
         decision_ms[str(size)] = _decision_ms(size, plan)
-    ratios = {size: _ratio_to_constants(joulie[size], constants[size]) for size in joulie}
+    ratios = {size: _ratios(joulie[size], constants[size]) for size in joulie}
     longest = plan.sizes[min(1, len(plan.sizes) - 1)]
     others: dict[str, BySize] = {}
     for name, text, naming, pods in (
@@ -154,19 +159,32 @@ def measure(plan: Plan, note: Callable[[str], None]) -> ExtenderResult:
         note(f"{longest:,} candidates {text}")
         compared = _compare(naming, longest, plan, pods)
         others[name] = {str(longest): compared["joulie"]}
-        ratios[name] = _ratio_to_constants(compared["joulie"], compared["constants"])
+        ratios[name] = _ratios(compared["joulie"], compared["constants"])
+    note(f"{longest:,} candidates of a performance pod whose namespace limits the power of nodes")
+    compared = _compare(_short_names, longest, plan, _Pods.PERFORMANCE, apps=("policies", "joulie"))
+    policies = {str(longest): compared["policies"]}
+    ratio_to_no_policies = {str(longest): _ratios(compared["policies"], compared["joulie"])}
     marginal: dict[str, ByVerb] = {}
     for size in plan.sizes[:2]:
         note(f"{size:,} candidates with SCORING=marginal")
         marginal[str(size)] = _compare(_short_names, size, plan, apps=("marginal", "constants"))["marginal"]
     return ExtenderResult(
-        joulie, constants, performance, decision_ms, others["long_names"], ratios, others["different"], marginal
+        joulie,
+        constants,
+        performance,
+        decision_ms,
+        others["long_names"],
+        ratios,
+        others["different"],
+        marginal,
+        policies,
+        ratio_to_no_policies,
     )
 
 
-def _ratio_to_constants(joulie: ByVerb, constants: ByVerb) -> dict[str, float]:
+def _ratios(times: ByVerb, to: ByVerb) -> dict[str, float]:
     """By verb, at the median."""
-    return {verb: joulie[verb].p50_ms / constants[verb].p50_ms for verb in VERBS}
+    return {verb: times[verb].p50_ms / to[verb].p50_ms for verb in VERBS}
 
 
 def _compare(
@@ -211,13 +229,18 @@ def _decision_ms(size: int, plan: Plan) -> Times:
 # ---- the servers
 
 
-def _joulie(names: list[str], scoring: ScoringAim = ScoringAim.HEADROOM) -> tuple[AsgiApp, Callable[[], None]]:
+def _joulie(
+    names: list[str], scoring: ScoringAim = ScoringAim.HEADROOM, policies: Mapping[str, str] | None = None
+) -> tuple[AsgiApp, Callable[[], None]]:
     from prometheus_client import CollectorRegistry
 
     registry = CollectorRegistry()
     rng = np.random.default_rng(2)
     occupancy = _occupied(names, rng) if scoring is ScoringAim.MARGINAL else None
     fleet = _fleet(names, rng, scoring, occupancy)
+    if policies is not None:
+        for namespace in (_METADATA["namespace"], *(f"team-{number}" for number in range(_NAMESPACES))):
+            fleet.set_policies(namespace, policies)
     extender = Extender(fleet, _no_profile, lambda: (), ExtenderMetrics(registry), time)
     extender.refresh()
 
@@ -243,6 +266,12 @@ def _marginal(names: list[str]) -> tuple[AsgiApp, Callable[[], None]]:
     return _joulie(names, ScoringAim.MARGINAL)
 
 
+def _with_policies(names: list[str]) -> tuple[AsgiApp, Callable[[], None]]:
+    """The extender where namespaces limit the power and the efficiency of nodes, which all nodes keep."""
+    limits = {MAX_POWER_WATTS: "10000", MIN_EFFICIENCY: "0.001"}
+    return _joulie(names, policies={key.replace(PREFIX, POLICY_PREFIX): text for key, text in limits.items()})
+
+
 def _constants(names: list[str]) -> tuple[AsgiApp, Callable[[], None]]:
     """A minimal extender: parse the call and return the same score for every candidate."""
     entries = {name: wire.host_score(wire.json_text(name), _NEUTRAL) for name in names}
@@ -262,6 +291,7 @@ def _constants(names: list[str]) -> tuple[AsgiApp, Callable[[], None]]:
 APPS: Mapping[str, Callable[[list[str]], tuple[AsgiApp, Callable[[], None]]]] = {
     "joulie": _joulie,
     "marginal": _marginal,
+    "policies": _with_policies,
     "constants": _constants,
 }
 

@@ -21,6 +21,7 @@ _LABELS = {
     "long_names": "joulie, long names",
     "different": "joulie, pods all differ",
     "marginal": "joulie, SCORING=marginal",
+    "policies": "joulie, performance pod, namespace with power limits",
 }
 
 

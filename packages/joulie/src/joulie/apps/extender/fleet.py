@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import repeat
 from operator import attrgetter
 
@@ -19,6 +19,7 @@ from joulie.apps.extender.wire import host_score, json_text, refusal
 from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
 from joulie.domain.grid.place import zone_points
+from joulie.domain.grid.power_limits import PowerLimits
 from joulie.domain.grid.request import GPU_WORKLOAD_TYPES
 from joulie.domain.grid.zones import zone_of_node
 from joulie.domain.hardware.estimates import TYPICAL_IDLE_SHARE
@@ -236,6 +237,7 @@ class FleetView:
             if unknown, and in observe mode.
         policies: policies of namespaces about the power of nodes, as annotations by namespace.
         marginal: what SCORING=marginal needs; None with another.
+        beyond_limits: nodes beyond limits of power that were asked for, with the reason, as far as it is remembered.
     """
 
     roster: Roster
@@ -252,6 +254,7 @@ class FleetView:
     full_w: FloatArray
     policies: Policies
     marginal: MarginalView | None = None
+    beyond_limits: dict[PowerLimits, Mapping[str, str]] = field(default_factory=dict)
 
     def points_for(self, chosen_zone: str | None) -> FloatArray:
         """What zones add to the scores of a pod: by its chosen zone, if it has one here, else by their intensity."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from joulie.apps.extender.fleet import FULL_W_TYPES, FleetView, slots_of
+from joulie.apps.extender.fleet import FULL_W_TYPES, FleetView
 from joulie.apps.extender.judge import JudgedPod
 from joulie.domain.grid import names
 from joulie.domain.grid.power_limits import NO_LIMITS, PowerLimits, power_limits
@@ -16,6 +18,8 @@ LIMIT_REFUSALS = {
     EFFICIENCY: "the node has fewer CPUs per watt than the pod's min-efficiency",
 }
 """Reason of a refusal by the Gardener's name for it."""
+_REMEMBERED = 16
+"""Number of limits of which a view remembers the nodes."""
 _POLICIES_ENABLED = {names.POLICIES_LABEL: names.POLICIES_ENABLED}
 
 
@@ -28,10 +32,20 @@ def limits_of(pod: JudgedPod, fleet: FleetView) -> PowerLimits:
 
 def over_limits(candidates: list[str], limits: PowerLimits, fleet: FleetView) -> dict[str, str]:
     """The nodes that exceed the limits, with the Gardener's reason."""
-    if limits is NO_LIMITS:
-        return {}
-    slots = slots_of(fleet.roster, candidates)
-    full_w, cores = fleet.full_w[0][slots], fleet.load.cores[slots]
-    typed_w = fleet.full_w[FULL_W_TYPES.index(limits.gpu_workload_type)][slots]
-    inefficient = {candidates[place]: EFFICIENCY for place in np.flatnonzero(limits.inefficient(full_w, cores))}
-    return inefficient | {candidates[place]: MAX_POWER for place in np.flatnonzero(limits.too_powerful(typed_w))}
+    refused = {} if limits is NO_LIMITS else _beyond(limits, fleet)
+    return {name: refused[name] for name in candidates if name in refused} if refused else {}
+
+
+def _beyond(limits: PowerLimits, fleet: FleetView) -> Mapping[str, str]:
+    """All nodes of the fleet that exceed the limits: looking the candidates up takes longer than all the rest."""
+    found = fleet.beyond_limits.get(limits)
+    if found is not None:
+        return found
+    full_w, cores = fleet.full_w[0], fleet.load.cores
+    typed_w = fleet.full_w[FULL_W_TYPES.index(limits.gpu_workload_type)]
+    node_names = fleet.roster.names
+    refused = {node_names[slot]: EFFICIENCY for slot in np.flatnonzero(limits.inefficient(full_w, cores))}
+    refused |= {node_names[slot]: MAX_POWER for slot in np.flatnonzero(limits.too_powerful(typed_w))}
+    if len(fleet.beyond_limits) < _REMEMBERED:
+        fleet.beyond_limits[limits] = refused
+    return refused
