@@ -117,6 +117,61 @@ def test_job_that_slows_under_its_limit_is_released_after_one_window(noise: np.n
     assert not course.live.limited
 
 
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    st.floats(250.0, 680.0),
+    st.floats(0.2, 8.0),
+    st.sampled_from((0.002, 0.01, 0.02)),
+    st.sampled_from(("none", "phase", "pauses", "absent", "stuck", "jumps")),
+    st.integers(0, 2**31),
+)
+def test_whole_job_stays_within_its_bound_and_one_window(
+    natural_w: float, steepness: float, noise: float, fault: str, seed: int
+) -> None:
+    """The time that limits cost a job, search included, whatever happens on the way; the limit returns at its end."""
+    rng, at, course = np.random.default_rng(seed), response(natural_w, steepness), Course()
+    free = at(BASELINE_W)[1]
+    from_window, lost, speed = int(rng.integers(4, 60)), 0.0, 1.0
+    for number in range(1, 81):
+        power_w, slowdown = at(course.live.limit_w)
+        lost += 1.0 - free / slowdown
+        assert lost <= (1.0 - 1.0 / (GOAL.max_slowdown * (1.0 + GOAL.tolerance))) * number + 1.0
+        if fault == "phase" and number == from_window:
+            speed = float(rng.uniform(0.4, 2.0))
+        paused = fault == "pauses" and rng.random() < 0.1
+        progress: float | None = 100.0 / slowdown * speed * float(np.exp(rng.normal(0.0, noise)))
+        if number >= from_window:
+            if fault == "absent":
+                progress = None
+            elif fault == "stuck":
+                progress = course.live.last_progress
+            elif fault == "jumps" and rng.random() < 0.3:
+                progress = (progress or 0.0) * 3.0
+        course.window(
+            power_w * (0.9 if paused else 1.0), progress if progress is None else progress * (0.8 if paused else 1.0)
+        )
+    for _ in range(STUCK_REPEATS + 1):
+        course.window(power_w, None)
+    assert not course.live.limited
+
+
+@settings(max_examples=30, deadline=None)
+@given(JOBS, NOISE, st.integers(3, 12))
+def test_job_that_ends_in_mid_trial_leaves_nothing_to_the_next_on_its_gpu(
+    at: Callable[[float], tuple[float, float]], noise: np.ndarray, windows: int
+) -> None:
+    course = Course()
+    for jitter in noise[:windows]:
+        course.honest(at, jitter)
+    # The next job on the GPU is another state, which begins at the GPU's own limit and knows no window.
+    other = LiveJob.found(job(course.live.limit_w), None)
+    assert (other.limited, other.limit_w, other.trials.windows) == (False, BASELINE_W, ())
+    # A pod of the same workload that takes over the GPU does not inherit the window that ran.
+    pod = ("ml", "train-1")
+    taken = JobGpus(frozenset({pod}), (("node", "GPU-0", pod),), BASELINE_W, MIN_W, course.live.limit_w)
+    assert course.live.observed(taken, course.now_s).due_s(PACE) is None
+
+
 def test_limit_that_does_not_come_into_force_is_withdrawn_and_given_up() -> None:
     at = response(500.0, 1.0)
     course = searched(at, np.exp(np.random.default_rng(1).normal(0.0, 0.002, 200)))

@@ -250,3 +250,24 @@ def test_a_program_that_resets_the_limit_is_named_and_not_fought(
 
     scenario(machine, with_bench)
     assert limits_w(driver) == [650.0, 700.0]
+
+
+def test_limit_of_a_killed_agent_ends_with_its_pod_though_no_agent_ran(
+    machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket
+) -> None:
+    driver.write(FIRST, set_mw=600_000)  # an administrator's, which the next agent must know from the saved record
+
+    async def run(bench: Bench) -> None:
+        await bench.add_node()
+        async with bench.agent() as task:
+            gpu = await first_gpu(bench)
+            await limit(bench, gpu, 450.0)
+            await until(lambda: limits_w(driver) == [450.0, 700.0])
+            await bench.kill(task)
+        assert limits_w(driver) == [450.0, 700.0]
+        kubelet.pods = {}  # its pod ends meanwhile; the NodeTwin still asks for its limit
+        async with bench.agent():
+            await renew(bench, 1)
+            await until(lambda: limits_w(driver) == [600.0, 700.0])
+
+    on_cluster(machine, run)
