@@ -31,6 +31,8 @@ from joulie.domain.units import BoolArray, FloatArray, IntArray, non_negative, p
 
 RESPONSE_S = 15.0
 """Default of how soon a change must act, s."""
+READING_ERROR = 0.05
+"""Default of by how much more may be drawn behind a breaker than is read, as a share."""
 _NO_SLACK = TripCurve(hold=1.0, time_constant_s=1e-3, instantaneous=1e6)
 """Of a budget without a breaker: it carries no overload."""
 _MIN_RANGE_W = 1e-6
@@ -45,10 +47,12 @@ class Breaker:
     Attributes:
         rating_w: load that it is rated for, W.
         curve: its time-current curve.
+        reading_error: by how much more may be drawn than is read, as a share.
     """
 
     rating_w: float
     curve: TripCurve
+    reading_error: float = READING_ERROR
 
     def __post_init__(self) -> None:
         positive("rating_w", self.rating_w)
@@ -91,7 +95,13 @@ class Budget:
         alarm_heat = (1.0 + curve.trip_heat) / 2.0
         target = self.limit_w / rating_w
         return FeedSettings(
-            rating_w, curve, self.response_s, target=target, alarm_heat=max(alarm_heat, target**2), stale_s=stale_s
+            rating_w,
+            curve,
+            self.response_s,
+            target=target,
+            alarm_heat=max(alarm_heat, target**2),
+            stale_s=stale_s,
+            reading_error=self.breaker.reading_error,
         )
 
 

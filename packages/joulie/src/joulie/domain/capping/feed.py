@@ -78,6 +78,7 @@ class FeedSettings:
         smoothing_s: time constant of what servers want, s.
         raise_share_per_s: by how much the level may rise, in shares of full power a second.
         knee: level below which work for the energy falls.
+        reading_error: by how much more may be drawn than is read, as a share.
         limit_critical: whether critical servers are limited whenever the worst case is too much, not only in alarm.
     """
 
@@ -91,12 +92,14 @@ class FeedSettings:
     smoothing_s: float = 15.0
     raise_share_per_s: float = 0.03
     knee: float = 0.55
+    reading_error: float = 0.0
     limit_critical: bool = False
 
     def __post_init__(self) -> None:
         for name in ("rating_w", "reaction_s", "stale_s", "smoothing_s", "raise_share_per_s"):
             positive(name, getattr(self, name))
         finite("margin", self.margin, minimum=1.0)
+        non_negative("reading_error", self.reading_error)
         positive("knee", finite("knee", self.knee, maximum=1.0))
         finite("target", self.target, minimum=0.0, maximum=1.0)
         finite("alarm_heat", self.alarm_heat, minimum=self.target**2, maximum=self.trip.trip_heat)
@@ -128,6 +131,8 @@ class FeedMemory:
         level: of standard servers, 0 at their floor, 1 at full power.
         limit_w: of each server as last decided, W.
         allowed_w: the most that all servers together were allowed since `read_s`, W.
+        read_w: that reading, W.
+        changed_s: time of the last reading that differed from the one before, s.
     """
 
     time_s: float
@@ -138,6 +143,8 @@ class FeedMemory:
     level: float
     limit_w: FloatArray
     allowed_w: float
+    read_w: FloatArray
+    changed_s: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +169,9 @@ def first_memory(servers: FeedServers, settings: FeedSettings, now_s: float) -> 
     budget_w = settings.target * settings.rating_w
     level = max(_highest_level(budget_w, _ladder_w(servers, settings), servers.full_w), 0.0)
     full_w = servers.full_w
-    return FeedMemory(now_s, -math.inf, settings.target**2, full_w, 0.0, level, full_w, float(full_w.sum()))
+    return FeedMemory(
+        now_s, -math.inf, settings.target**2, full_w, 0.0, level, full_w, float(full_w.sum()), full_w, -math.inf
+    )
 
 
 def decide_feed(
@@ -181,7 +190,8 @@ def decide_feed(
     new = reading is not None and memory.read_s < reading.time_s <= now_s
     seen = _read(reading, servers, settings, memory) if reading is not None and new else memory
     # A clock that was set back makes the newest reading one from the future: nothing is known until it is past.
-    blind = not 0.0 <= now_s - seen.read_s <= settings.stale_s
+    # Readings of many sensors that are all the same again and again come from something that is stuck.
+    blind = not 0.0 <= now_s - seen.read_s <= settings.stale_s or seen.read_s - seen.changed_s > settings.stale_s
     ladder_w = _ladder_w(servers, settings)
     bounds: dict[FeedState, float] = {}
     if blind or seen.heat >= settings.alarm_heat:
@@ -207,7 +217,11 @@ def _read(reading: FeedReading, servers: FeedServers, settings: FeedSettings, me
     """Memory with one more reading counted."""
     # A server without a reading counts with the most that it can draw.
     known = np.isfinite(reading.power_w) & (reading.power_w >= 0.0)
-    power_w = np.where(known, reading.power_w, servers.full_w)
+    stuck = bool(np.array_equal(reading.power_w, memory.read_w, equal_nan=True))
+    changed_s = memory.changed_s if stuck else reading.time_s
+    memory = replace(memory, read_w=reading.power_w, changed_s=changed_s)
+    most_w = np.minimum(reading.power_w * (1.0 + settings.reading_error), np.maximum(servers.full_w, reading.power_w))
+    power_w = np.where(known, most_w, servers.full_w)
     wanted_w = np.where(power_w >= _AT_LIMIT * memory.limit_w, np.maximum(power_w, memory.wanted_w), power_w)
     if math.isinf(memory.read_s):
         return replace(memory, read_s=reading.time_s, wanted_w=wanted_w)

@@ -12,7 +12,7 @@ import numpy as np
 from joulie.adapters.kubernetes.api.v1alpha1 import PowerBudget, PowerBudgetSpec
 from joulie.adapters.kubernetes.times import time_or_none
 from joulie.apps.operator.observe import ClusterView
-from joulie.domain.capping.budgets import RESPONSE_S, Breaker, Budget
+from joulie.domain.capping.budgets import READING_ERROR, RESPONSE_S, Breaker, Budget
 from joulie.domain.capping.trip import EARLIEST, TripCurve
 from joulie.domain.capping.watts_in_force import (
     RAMP_S,
@@ -124,6 +124,7 @@ def _in_force(stored: PowerBudget, covered: IntArray, signal: float | None, now_
                 breaker.time_constant_seconds or EARLIEST.time_constant_s,
                 breaker.instantaneous or EARLIEST.instantaneous,
             ),
+            READING_ERROR if breaker.reading_error_percent is None else breaker.reading_error_percent / 100.0,
         ),
         enforced=spec.mode != Mode.OBSERVE,
     )

@@ -32,6 +32,7 @@ HoldShare = Annotated[float, Meta(extra_json_schema={"minimum": 1, "maximum": 2}
 InstantaneousShare = Annotated[float, Meta(extra_json_schema={"minimum": 2, "maximum": 100})]
 ClockTime = Annotated[str, Meta(extra_json_schema={"pattern": "^([01]?[0-9]|2[0-4]):[0-5][0-9]$", "maxLength": 5})]
 Days = Annotated[str, Meta(extra_json_schema={"pattern": r"^(\*|[0-7](-[0-7])?(,[0-7](-[0-7])?)*)$", "maxLength": 32})]
+ErrorPercent = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 20})]
 RampSeconds = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 86400})]
 ReducePercent = Annotated[
     float, Meta(extra_json_schema={"minimum": 0, "exclusiveMinimum": True, "maximum": 100, "exclusiveMaximum": True})
@@ -48,12 +49,14 @@ class BreakerSpec(JoulieStruct, frozen=True):
         hold: largest load that it carries for ever, as a share of the rating; 1.05 by default (IEC 60947-2).
         time_constant_seconds: time constant of its thermal element, s; 60 by default. Its maker's curve says.
         instantaneous: load from which it trips at once, as a share of the rating; 5 by default.
+        reading_error_percent: by how much more may be drawn than is read, %; 5 by default.
     """
 
     rated_watts: CapWatts
     hold: HoldShare | None = None
     time_constant_seconds: TimeConstant | None = None
     instantaneous: InstantaneousShare | None = None
+    reading_error_percent: ErrorPercent | None = None
 
 
 class ScheduleWindow(JoulieStruct, frozen=True):
