@@ -93,6 +93,8 @@ class FeedsResult(Figures, frozen=True):
     response_s: float
     seed: int
     minutes: float
+    killed_minutes: float
+    killed_response_s: float
     native: Mapping[str, Mapping[str, FeedFigures]]
     native_storm: Mapping[str, Sequence[float]]
     plane: PlaneRun | None = None
@@ -253,8 +255,20 @@ def recorded(feed: Record, demand: FloatArray, on: Feed) -> Run:
 
 
 def figures(run: Run, on: Feed, rate: FloatArray | None = None) -> FeedFigures:
-    """The figures of a run."""
-    found = outcome(run, on.servers.critical, WARM_UP_S, on, rate)
+    """The figures of a run.
+
+    Work is derived from power by the same response for all runs. Whether a server was slowed is what the simulator says
+    where it was recorded, since its power has rounding.
+
+    Args:
+        run: what happened.
+        on: the feed.
+        rate: recorded rate of work; None natively.
+    """
+    found = outcome(run, on.servers.critical, WARM_UP_S, on)
+    if rate is not None:
+        slowed = outcome(run, on.servers.critical, WARM_UP_S, on, rate)["critical_slowed_pct"]
+        found["critical_slowed_pct"] = slowed
     over = run.load[WARM_UP_S:] > on.settings.target + 1e-9
     return FeedFigures(
         **{name: found[name] for name in FeedFigures.__struct_fields__ if name in found},

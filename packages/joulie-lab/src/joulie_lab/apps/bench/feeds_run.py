@@ -325,7 +325,7 @@ def _budgets(plan: Plan) -> Iterator[dict[str, Any]]:
                 "watts": float(round(feeds.TARGET * rating_w)),
                 "nodeSelector": {names.RACK_LABEL: key_of(case)},
                 "responseSeconds": plan.response_s,
-                "breaker": {"ratedWatts": float(rating_w)},
+                "breaker": {"ratedWatts": float(rating_w), "readingErrorPercent": 0.0},
             },
         }
 

@@ -15,6 +15,8 @@ SUMMARIES = {
     "backtest": "the grid controller's deferral on published zones, by delay of the signal",
     "openb": "GPU allocation and power of placement policies for pods that share GPUs",
     "capping": "power limits chosen from few measurements, and power capping under an oversubscribed breaker",
+    "feeds": "PowerBudgets behind breakers on a real control plane, with programs killed, against published schemes",
+    "rack": "nested PowerBudgets of a rack through a demand-response event",
     "limits": "response to GPU power limits, its prediction for another GPU, and the live search for a job's limit",
     "live-limits": "the live search for each job's GPU power limit, on a real control plane with simulated GPUs",
     "lives": "the agent on modelled machines, and its lives with faults",
@@ -26,8 +28,8 @@ SUMMARIES = {
 }
 """What each benchmark measures, by name."""
 PAGES = (
-    *("backtest", "capping", "deferral", "fidelity", "limits", "live-limits", "lives", "native", "openb", "owners"),
-    *("place", "power-estimate", "traces", "trials"),
+    *("backtest", "capping", "deferral", "feeds", "fidelity", "limits", "live-limits", "lives", "native", "openb"),
+    *("owners", "place", "power-estimate", "rack", "traces", "trials"),
 )
 """Benchmarks with a documentation page that is generated from their committed result."""
 
