@@ -340,6 +340,27 @@ def test_limits_of_single_gpus_of_two_vendors(bench: Bench) -> None:
     assert (bench.gpu.device.limit_w, bench.amd.device.limit_w) == (110.0, 120.0)
 
 
+def test_positions_are_indices_only_where_all_gpus_are_of_one_vendor(bench: Bench) -> None:
+    """A device plugin that counts from 0 must not name the other vendor's GPU."""
+    host = bench.agent.host
+    assert host is not None
+    host.observe_cpu(0.0)
+
+    def indexed() -> bool:
+        host.observe_gpu(0.0)
+        assert host.observation is not None
+        return host.observation.gpus_indexed
+
+    assert indexed()
+    bench.amd.error = None
+    assert not indexed()
+    bench.gpu.error = ControlFailedError("the driver does not respond")
+    assert not indexed()
+    bench.gpu.error, bench.amd.error = None, NoBackendError("no AMD GPU")
+    bench.gpu.lost = ["GPU 3 does not respond"]
+    assert not indexed()
+
+
 def test_h11_a_driver_upgrade_of_one_vendor_leaves_the_other_s_gpus_under_control(bench: Bench) -> None:
     async def scenario() -> None:
         bench.amd.error = None

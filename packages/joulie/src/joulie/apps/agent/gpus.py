@@ -44,6 +44,7 @@ class GpuObservation:
         problem: why not all GPUs are known now, None if they are.
         lost: GPUs that are left out, and why.
         exist: whether there are GPUs, known or not.
+        indexed: whether the position of each GPU is its driver's index: all respond and are of one vendor.
         control: whether the GPUs can be capped.
         measured: whether GPU power can be measured.
         power: GPU power and energy.
@@ -53,6 +54,7 @@ class GpuObservation:
     problem: str | None = None
     lost: tuple[str, ...] = ()
     exist: bool = False
+    indexed: bool = False
     control: bool = False
     measured: bool = False
     power: PowerSample = field(default_factory=PowerSample)
@@ -103,6 +105,7 @@ class Gpus:
             problem="; ".join(problems) or None,
             lost=lost,
             exist=bool(known or lost or self._bus()),
+            indexed=len(present) == 1 and not problems and not lost,
             control=bool(present) and all(vendor.writer.available_backend() != "none" for vendor in present),
             measured=bool(present) and all(vendor.meter.available() is not None for vendor in present),
             power=_together(vendor.power for vendor in self._vendors),

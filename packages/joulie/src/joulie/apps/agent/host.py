@@ -78,6 +78,7 @@ class Observation:
         gpu_problem: why the GPUs are not known now, None if they are.
         gpus_lost: GPUs that are left out, and why.
         gpus_exist: whether there are GPUs, known or not.
+        gpus_indexed: whether the position of each GPU is its driver's index.
         policies: cpufreq policies.
         driver: cpufreq driver family; empty without one.
         cpu_range: cap range of one socket; None if unknown.
@@ -104,6 +105,7 @@ class Observation:
     gpu_problem: str | None = None
     gpus_lost: tuple[str, ...] = ()
     gpus_exist: bool = False
+    gpus_indexed: bool = False
 
     @property
     def sockets(self) -> int | None:
@@ -156,6 +158,7 @@ class Host:
             gpu_problem=gpu.problem,
             gpus_lost=gpu.lost,
             gpus_exist=gpu.exist,
+            gpus_indexed=gpu.indexed,
             gpu_control=gpu.control,
             gpu_measured=gpu.measured,
             gpu_power=gpu.power,

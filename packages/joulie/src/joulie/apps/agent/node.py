@@ -249,7 +249,7 @@ class NodeAgent:
         seen = self.host.observation if local and self.host else None
         if self._holders is not None and seen is not None and seen.gpus:
             await self._holders.read()
-            self._held = self._holders.of(seen.gpus, complete=not seen.gpus_lost and seen.gpu_problem is None)
+            self._held = self._holders.of(seen.gpus, complete=seen.gpus_indexed)
         if not self._limit_lease.holds(twin.last_updated, now_s):
             return twin.gpu
         return with_gpu_limits(twin.gpu, twin, self._held if local else {})
