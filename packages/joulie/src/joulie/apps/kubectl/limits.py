@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from rich.console import Group
 from rich.text import Text
 
-from joulie.adapters.kubernetes.api.v1alpha1 import GpuStatus, HeldGpuLimit, NodeTwin, WorkloadProfile
+from joulie.adapters.kubernetes.api.v1alpha1 import GpuLimit, GpuStatus, HeldGpuLimit, NodeTwin, WorkloadProfile
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.pods import Owner, pod_facts, profile_owner
 from joulie.adapters.kubernetes.profiles import WorkloadKey
@@ -21,6 +21,7 @@ from joulie.program.documents import print_document
 _KNOB = "power"
 _TRIAL = "trial: measuring"
 _NOT_LIMITED = "not limited"
+_OTHER = "limit of another program"
 
 
 @dataclass(frozen=True)
@@ -126,11 +127,18 @@ def _row(
         gpu.limit_watts,
         gpu.original_watts,
         None if limit is None else _KNOB,
-        (limit.owner if limit is not None else None) or _why(limit is not None, shown, known),
+        _other(gpu, limit) or _why(limit is not None, shown, known),
         None if shown is None else shown.slowdown,
         None if shown is None else shown.saved_pct,
         None if shown is None else shown.confidence,
     )
+
+
+def _other(gpu: GpuStatus, limit: GpuLimit | None) -> str | None:
+    """Whose limit it is, where it is not one that Joulie found."""
+    if limit is None:
+        return None
+    return _OTHER if gpu.owner == "other" else limit.owner
 
 
 def _why(limited: bool, shown: HeldGpuLimit | None, known: HeldGpuLimit | None) -> str:
