@@ -171,10 +171,10 @@ def test_bad_lines_are_reported_and_never_zero(tmp_path, capsys):
     path.write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
     found = document(capsys, "--intensity", path, "--arrivals", 20)
     notes = " ".join(found["notes"])
-    assert "3 invalid lines are left out: line 101: invalid value NaN" in notes
+    assert "left out as invalid: 3 lines: line 101: invalid value NaN" in notes
     assert "line 201: no value" in notes
     assert "line 301: invalid time 'soon'" in notes
-    assert "1 lines repeat a time" in notes
+    assert "1 line with the time of an earlier one" in notes
     assert "6 h are missing in gaps of up to 6 h" in notes
     assert found["mean_g_per_kwh"] == pytest.approx(values.mean(), rel=0.01)
 
@@ -228,6 +228,7 @@ def test_jobs_of_a_trace(tmp_path, capsys):
     found = document(capsys, "--intensity", write(tmp_path / "x.csv", weather(30)), "--jobs", trace)
     assert found["arrivals"] == "2 of the 2 jobs of jobs.csv that the history covers"
     assert found["rules"]["joulie"]["interval"] is None
+    assert found["interval_of"] == "the share; none, since jobs arrive in fewer than 3 weeks"
 
 
 def test_jobs_of_a_trace_run_for_steps_of_the_history_not_for_whole_hours(tmp_path, capsys):

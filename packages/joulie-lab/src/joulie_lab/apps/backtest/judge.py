@@ -20,6 +20,8 @@ from joulie.domain.units import FloatArray, IntArray
 from joulie_lab.apps.backtest.history import FORECASTERS, JOULIE, YESTERDAY, History
 
 RESAMPLES = 2000
+MIN_WEEKS = 3
+"""Minimum number of weeks with arrivals for an interval."""
 WEEK_S = 7 * 86400.0
 THRESHOLD_G_PER_KWH = 200.0
 JOINT = "joulie, carbon and price"
@@ -145,7 +147,7 @@ class RuleFigures(msgspec.Struct, frozen=True):
         saved_pct: of what starting at once emits or costs, %; None where that is not above zero.
         saved_per_kwh: mean, gCO2eq/kWh or currency/kWh.
         share: of what the oracle saves; None where that is nothing.
-        interval: 95 % confidence interval of the share; None for less than three weeks.
+        interval: 95 % confidence interval of the share; None for less than `MIN_WEEKS`.
         above_yesterday: the same of the difference to the share of `yesterday`, week by week.
         late: number of jobs that started late.
     """
@@ -239,7 +241,7 @@ def figures(outcome: Outcome, mean: float, seed: int) -> MeasureFigures:
 
     def interval(weekly: FloatArray) -> tuple[float, float] | None:
         of_oracle = by_oracle[drawn].sum(axis=1)
-        if len(weeks) < 3 or of_oracle.min() <= 0.0:
+        if len(weeks) < MIN_WEEKS or of_oracle.min() <= 0.0:
             return None
         low, high = np.quantile(weekly[drawn].sum(axis=1) / of_oracle, (0.025, 0.975))
         return float(low), float(high)

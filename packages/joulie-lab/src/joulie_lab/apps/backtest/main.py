@@ -127,7 +127,8 @@ def _print(result: Result) -> None:
         table = Table("rule", title=title, title_justify="left", show_edge=False)
         for column in ("saved, %", f"saved, {unit}", "of the oracle, %", "95 % interval", "above yesterday", "late"):
             table.add_column(column, justify="right")
-        table.add_row("oracle", _number(found["oracle_pct"]), f"{found['oracle_per_kwh']:.4g}", "100.0", "", "", "0")
+        of_itself = "100.0" if found["oracle_per_kwh"] > 0.0 else "-"
+        table.add_row("oracle", _number(found["oracle_pct"]), f"{found['oracle_per_kwh']:.4g}", of_itself, "", "", "0")
         for name, rule in found["rules"].items():
             table.add_row(
                 name,

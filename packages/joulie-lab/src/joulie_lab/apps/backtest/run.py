@@ -84,9 +84,9 @@ class Source:
         """What readers of the figures should know of the file."""
         if self.invalid_lines:
             shown = "; ".join(self.invalid_lines[:_SHOWN_LINES])
-            yield f"{self.file}: {len(self.invalid_lines)} invalid lines are left out: {shown}"
+            yield f"{self.file}: left out as invalid: {_lines(len(self.invalid_lines))}: {shown}"
         if self.repeated_lines:
-            yield f"{self.file}: {self.repeated_lines} lines repeat a time; the last one counts"
+            yield f"{self.file}: {_lines(self.repeated_lines)} with the time of an earlier one; the last one counts"
         if self.gaps.filled_h:
             yield f"{self.file}: {self.gaps.filled_h:g} h are missing in gaps of up to 6 h; the value before lasts"
         if self.gaps.left_out_h:
@@ -128,7 +128,9 @@ class Result:
             "arrivals": self.arrivals,
             "mean_g_per_kwh": carbon.pop("mean"),
             **carbon,
-            "interval_of": f"the share; 95 %, {carbon['weeks']} weeks resampled",
+            "interval_of": f"the share; 95 %, {carbon['weeks']} weeks resampled"
+            if carbon["weeks"] >= judge.MIN_WEEKS
+            else f"the share; none, since jobs arrive in fewer than {judge.MIN_WEEKS} weeks",
             "notes": list(self.notes),
         }
         if Measure.PRICE in self.figures:
@@ -295,6 +297,10 @@ def _draw(
     jobs = Jobs(arrival_s, runtime_s, weight)
     place = np.searchsorted(first_s, arrival_s, side="right") - 1
     return [jobs.only(np.flatnonzero(place == part)) for part in range(len(covered))], described
+
+
+def _lines(count: int) -> str:
+    return "1 line" if count == 1 else f"{count} lines"
 
 
 def _too_short(question: Question) -> str:
