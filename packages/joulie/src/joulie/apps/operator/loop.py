@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.events import EventRecorder, Severity
+from joulie.adapters.openadr import OpenAdr
 from joulie.apps.operator.apply import Problem, Publisher
 from joulie.apps.operator.budgets.controller import PowerBudgets
 from joulie.apps.operator.classifier.controller import Classifier
@@ -118,6 +119,7 @@ class ControlLoop:
             may_write=may_write,
             now_s=now_s,
             prometheus=clients.prometheus,
+            openadr=_vtn(settings, clients, now_s),
         )
         self._gpu_limits: GpuLimits | None = None
         if settings.gpu_limits and clients.prometheus is not None:
@@ -301,3 +303,18 @@ class ControlLoop:
             _log.warning("cannot write node", extra={"node": problem.node, "error": str(problem.error)})
         if len(problems) > _SHOWN_PROBLEMS:
             _log.warning("cannot write more nodes", extra={"nodes": len(problems) - _SHOWN_PROBLEMS})
+
+
+def _vtn(settings: OperatorSettings, clients: Clients, now_s: Callable[[], float]) -> OpenAdr | None:
+    """The client of the VTN in the settings."""
+    if not settings.openadr_url:
+        return None
+    return OpenAdr(
+        settings.openadr_url,
+        settings.openadr_program,
+        clients.http,
+        now_s,
+        settings.openadr_token_url,
+        settings.openadr_client_id,
+        settings.openadr_secret_file,
+    )

@@ -23,6 +23,7 @@ from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.events import EventRecorder, Severity
 from joulie.adapters.kubernetes.resources import POWER_BUDGETS
 from joulie.adapters.kubernetes.times import time_or_none
+from joulie.adapters.openadr import OpenAdr
 from joulie.adapters.prometheus import Prometheus
 from joulie.apps.operator.budgets.events import POLL_S, BudgetEvents
 from joulie.apps.operator.budgets.metrics import PowerBudgetMetrics
@@ -60,6 +61,7 @@ class PowerBudgets:
         now_s: current time, s since the epoch.
         switched: returns the nodes that are off or waking.
         prometheus: Prometheus that has the signals that budgets follow, and their power of past days; None without.
+        openadr: client of a VTN whose events reduce budgets; None without.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class PowerBudgets:
         now_s: Callable[[], float],
         switched: Callable[[], Mapping[str, Switched]] = dict,
         prometheus: Prometheus | None = None,
+        openadr: OpenAdr | None = None,
     ) -> None:
         self._client = client
         self._view = view
@@ -90,7 +93,7 @@ class PowerBudgets:
         self._limits = LimitsOfNodes(view, settings.power_budget_other_pct / 100.0)
         self._asked: dict[str, PowerCeiling | None] = {}
         self._memory: Mapping[str, BudgetMemory] = {}
-        self._demand_response = BudgetEvents(prometheus, now_s)
+        self._demand_response = BudgetEvents(prometheus, openadr, settings, now_s)
         self._stored: Mapping[str, StoredBudget] = {}
         self._decided: tuple[Mapping[str, Budget], BudgetNodes, Decision] | None = None
 
@@ -169,7 +172,7 @@ class PowerBudgets:
         """Decide the ceilings of all nodes. Returns the nodes whose ceiling changed."""
         began_s = time.monotonic()
         now_s = self._now_s()
-        self._stored = budgets_in_force(self._view, self._demand_response.signal, now_s)
+        self._stored = budgets_in_force(self._view, self._demand_response.signal, now_s, self._demand_response.asked)
         budgets = {name: one.budget for name, one in self._stored.items()}
         if not budgets and not self._asked:
             self._decided = None

@@ -1,4 +1,4 @@
-"""What events of demand response achieved, and the signals that budgets follow; both with the help of Prometheus."""
+"""Events of demand response and what they achieved, and the signals that budgets follow."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import logging
 from collections.abc import Callable, Mapping
 
 from joulie.adapters.kubernetes.api.v1alpha1 import PowerBudget, ReductionStatus
+from joulie.adapters.openadr import OpenAdr, OpenAdrError
 from joulie.adapters.prometheus import Prometheus, PrometheusError
 from joulie.apps.operator.budgets.stored import StoredBudget, zone_of
+from joulie.apps.operator.settings.budgets import PowerBudgetSettings
 from joulie.domain.capping.budgets import BudgetOutcome
 from joulie.domain.capping.demand_response import (
     ADJUST_FROM_S,
@@ -17,7 +19,8 @@ from joulie.domain.capping.demand_response import (
     baseline_10_in_10,
     similar_days,
 )
-from joulie.domain.capping.watts_in_force import Reduction
+from joulie.domain.capping.grid_events import GridEvent, merged, reduction_of
+from joulie.domain.capping.watts_in_force import RAMP_S, Reduction
 from joulie.domain.signal import Reading
 
 POLL_S = 30.0
@@ -34,12 +37,23 @@ class BudgetEvents:
 
     Args:
         prometheus: Prometheus client; None without one.
+        openadr: client of a VTN; None without one.
+        settings: which budgets its events reduce, and by how much.
         now_s: current time, s since the epoch.
     """
 
-    def __init__(self, prometheus: Prometheus | None, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        prometheus: Prometheus | None,
+        openadr: OpenAdr | None,
+        settings: PowerBudgetSettings,
+        now_s: Callable[[], float],
+    ) -> None:
         self._prometheus = prometheus
+        self._openadr = openadr
+        self._settings = settings
         self._now_s = now_s
+        self._told: list[GridEvent] = []
         self._signals: dict[str, Reading] = {}
         self._courses: dict[tuple[str, str, float], Course] = {}
         self._baselines: dict[tuple[str, str, float], Baseline | str] = {}
@@ -48,6 +62,18 @@ class BudgetEvents:
         """The value of a budget's signal; None where it is unknown."""
         reading = self._signals.get(budget)
         return reading.value if reading is not None and self._now_s() - reading.time_s <= SIGNAL_STALE_S else None
+
+    def asked(self, budget: str, base_w: float) -> list[Reduction]:
+        """Reductions of a budget that the VTN asks for.
+
+        Args:
+            budget: name of the budget.
+            base_w: its watts, W.
+        """
+        if budget not in self._settings.openadr_budgets:
+            return []
+        levels = self._settings.openadr_simple_pct
+        return [found for event in self._told if (found := reduction_of(event, base_w, levels)) is not None]
 
     def sampled(self, budgets: Mapping[str, StoredBudget], outcomes: Mapping[str, BudgetOutcome]) -> None:
         """Take the power measured of budgets into account, where an event holds."""
@@ -96,7 +122,14 @@ class BudgetEvents:
         )
 
     async def poll(self, stored: Mapping[str, PowerBudget], budgets: Mapping[str, StoredBudget]) -> None:
-        """Read the signals that budgets follow, and the baselines of events that are over."""
+        """Read events of the VTN, the signals that budgets follow, and the baselines of events that are over."""
+        if self._openadr is not None:
+            try:
+                told = await self._openadr.events()
+            except OpenAdrError as error:
+                _log.warning("VTN not read: the events that are known stay", extra={"error": str(error)})
+            else:
+                self._told = merged(self._told, told, self._now_s(), RAMP_S)
         if self._prometheus is None:
             return
         for name, budget in stored.items():

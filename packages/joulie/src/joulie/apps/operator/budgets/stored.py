@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -39,8 +39,17 @@ class StoredBudget(NamedTuple):
     reductions: tuple[Reduction, ...]
 
 
-def budgets_in_force(view: ClusterView, signal: Signal, now_s: float) -> Mapping[str, StoredBudget]:
-    """All budgets by name, with the nodes that they cover; those that are invalid are left out and logged."""
+def budgets_in_force(
+    view: ClusterView, signal: Signal, now_s: float, asked: Callable[[str, float], Sequence[Reduction]] = lambda *_: ()
+) -> Mapping[str, StoredBudget]:
+    """All budgets by name, with the nodes that they cover; those that are invalid are left out and logged.
+
+    Args:
+        view: cached view of the cluster.
+        signal: values of the signals that budgets follow.
+        now_s: time, s since the epoch.
+        asked: returns reductions of a budget beside those in its spec, by its name and watts.
+    """
     stored = {key.name: budget for key, budget in view.power_budgets.items()}
     if not stored:
         return {}
@@ -53,7 +62,7 @@ def budgets_in_force(view: ClusterView, signal: Signal, now_s: float) -> Mapping
             # After a failover the nodes of both feeds draw from this one.
             covered = np.union1d(covered, selected.of(other.spec.node_selector))
         try:
-            found[name] = _in_force(budget, covered, signal(name), now_s)
+            found[name] = _in_force(budget, covered, signal(name), now_s, asked(name, budget.spec.watts))
         except ValueError as error:  # of quantities, zones, clocks and days
             _log.warning("invalid power budget", extra={"budget": name, "error": str(error)})
     return found
@@ -89,7 +98,9 @@ def zone_of(spec: PowerBudgetSpec) -> ZoneInfo:
         raise ValueError(f"unknown time zone {name!r}") from error
 
 
-def _in_force(stored: PowerBudget, covered: IntArray, signal: float | None, now_s: float) -> StoredBudget:
+def _in_force(
+    stored: PowerBudget, covered: IntArray, signal: float | None, now_s: float, asked: Sequence[Reduction]
+) -> StoredBudget:
     """A budget in the domain's terms.
 
     Raises:
@@ -106,7 +117,7 @@ def _in_force(stored: PowerBudget, covered: IntArray, signal: float | None, now_
         for one in spec.schedule
     ]
     follow = None if spec.follow is None else Follow(spec.follow.low, spec.follow.high, spec.follow.watts_at_high)
-    reductions = reductions_of(spec)
+    reductions = (*reductions_of(spec), *asked)
     limit = watts_in_force(
         now_s, spec.watts, schedule=schedule, follow=follow, signal=signal, reductions=reductions
     )  # fmt: skip

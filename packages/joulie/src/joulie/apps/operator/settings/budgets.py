@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from joulie.settings import duration, percentage
+from joulie.settings import duration, listed, path, percentage, text
+
+
+def _levels(value: str) -> Mapping[int, float]:
+    """Percentages by level: ``1=10,2=20,3=30``.
+
+    Raises:
+        ValueError: it is no such list.
+    """
+    found: dict[int, float] = {}
+    for item in listed(value):
+        level, equals, percent = item.partition("=")
+        if not equals or not level.isdecimal() or not 0.0 <= float(percent) < 100.0:
+            raise ValueError(f"levels and percentages such as 1=10,2=20,3=30, got {item!r}")
+        found[int(level)] = float(percent)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,3 +37,22 @@ class PowerBudgetSettings:
         "What no power limit reaches (fans, memory, network, conversion), % of the full power of CPUs and GPUs.",
         minimum=0,
     )
+    openadr_url: str = text(
+        "OPENADR_URL", "", "Base URL of an OpenADR 3 VTN whose events reduce OPENADR_BUDGETS; empty for none."
+    )
+    openadr_program: str = text(
+        "OPENADR_PROGRAM_ID", "", "Programme whose events count; empty for all that this client may see."
+    )
+    openadr_budgets: tuple[str, ...] = text(
+        "OPENADR_BUDGETS", "", "PowerBudgets that its events reduce, separated by commas.", to=listed
+    )
+    openadr_simple_pct: Mapping[int, float] = text(
+        "OPENADR_SIMPLE_PCT", "1=10,2=20,3=30", "By how much each level of SIMPLE reduces them, %.", to=_levels
+    )
+    openadr_token_url: str = text(
+        "OPENADR_TOKEN_URL", "", "Where tokens are asked for; OPENADR_URL/auth/token if empty."
+    )
+    openadr_client_id: str = text(
+        "OPENADR_CLIENT_ID", "", "Client id of this VEN; empty for a VTN without authentication."
+    )
+    openadr_secret_file: Path | None = path("OPENADR_CLIENT_SECRET_FILE", None, "File with its client secret.")

@@ -1,0 +1,219 @@
+"""OpenADR 3 (3.0 and 3.1): a virtual end node that reads the events of a programme from a VTN.
+
+Only what is needed: the token by client credentials, and ``GET /events`` page by page. An event has intervals, each
+with a period (its own, or the event's) and payloads; units are in the event's payload descriptors. Source: the OpenAPI
+document of OpenADR 3.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlencode
+
+import httpx2
+import msgspec
+
+from joulie.domain.capping.grid_events import IMPORT_CAPACITY_LIMIT, SIMPLE, GridEvent
+from joulie.http_client import RequestError, fetch
+
+_T = TypeVar("_T")
+
+PAGE = 50
+"""Events a page, the most that a VTN must return."""
+MAX_PAGES = 20
+FOREVER_S = 10 * 365 * 86400.0
+"""Durations are at most this, s: P9999Y means without an end."""
+_MAX_BYTES = 1 << 20
+_TIMEOUT_S = 10.0
+_TOKEN_MARGIN_S = 60.0
+_OK, _UNAUTHORIZED = 200, 401
+_DURATION = re.compile(
+    r"P(?:(\d+)Y)?(?:(\d+)M)?(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII
+)
+_SECONDS = (365 * 86400.0, 30 * 86400.0, 7 * 86400.0, 86400.0, 3600.0, 60.0, 1.0)
+_WATTS = {"KW": 1000.0, "W": 1.0, "MW": 1e6}
+
+
+class OpenAdrError(Exception):
+    """The VTN did not answer, refused, or answered something else than the specification says."""
+
+
+class _Period(msgspec.Struct):
+    start: str = ""
+    duration: str = ""
+
+
+class _Payload(msgspec.Struct):
+    type: str
+    values: list[float | str | bool | dict[str, float] | None] = []
+
+
+class _Interval(msgspec.Struct, rename="camel"):
+    id: int = 0
+    interval_period: _Period | None = None
+    payloads: list[_Payload] = []
+
+
+class _Descriptor(msgspec.Struct, rename="camel"):
+    payload_type: str = ""
+    units: str | None = None
+
+
+class _Event(msgspec.Struct, rename="camel"):
+    id: str = ""
+    intervals: list[_Interval] = []
+    interval_period: _Period | None = None
+    payload_descriptors: list[_Descriptor] | None = None
+
+
+class _Token(msgspec.Struct):
+    access_token: str
+    expires_in: float = 3600.0
+
+
+@dataclass
+class OpenAdr:
+    """Client of a VTN.
+
+    Attributes:
+        url: base URL of its API.
+        program_id: programme whose events count; empty for all that this client may see.
+        http: HTTP client.
+        now_s: current time, s since the epoch.
+        token_url: where tokens are asked for; empty for `url`/auth/token.
+        client_id: of this VEN; empty for a VTN without authentication.
+        secret_file: file with its secret, read at each login.
+    """
+
+    url: str
+    program_id: str
+    http: httpx2.AsyncClient
+    now_s: Callable[[], float]
+    token_url: str = ""
+    client_id: str = ""
+    secret_file: Path | None = None
+    _token: str = field(default="", repr=False)
+    _token_until_s: float = 0.0
+
+    async def events(self) -> list[GridEvent]:
+        """All events of the programme; intervals of other payloads and ones that cannot be read are left out.
+
+        Raises:
+            OpenAdrError: the VTN cannot be read.
+        """
+        found: list[_Event] = []
+        for page in range(MAX_PAGES):
+            query = {"skip": str(page * PAGE), "limit": str(PAGE)}
+            if self.program_id:
+                query["programID"] = self.program_id
+            answer = self._decoded(await self._get(f"/events?{urlencode(query)}"), list[_Event])
+            found += answer
+            if len(answer) < PAGE:
+                return [event for one in found for event in self._intervals(one)]
+        raise OpenAdrError(f"more than {MAX_PAGES * PAGE} events")
+
+    def _intervals(self, event: _Event) -> Iterator[GridEvent]:
+        units = {one.payload_type: (one.units or "").upper() for one in event.payload_descriptors or ()}
+        after_s: float | None = None
+        for interval in event.intervals:
+            period = interval.interval_period or event.interval_period
+            if period is None:
+                continue
+            try:
+                start_s = _start_s(period.start, self.now_s())
+                length_s = duration_s(period.duration) if period.duration else FOREVER_S
+            except ValueError:
+                continue
+            if interval.interval_period is None and after_s is not None:
+                start_s = after_s  # intervals without a period of their own follow one another
+            after_s = start_s + length_s
+            for payload in interval.payloads:
+                value = payload.values[0] if payload.values else None
+                if payload.type not in (SIMPLE, IMPORT_CAPACITY_LIMIT) or isinstance(value, bool):
+                    continue
+                if not isinstance(value, int | float) or not math.isfinite(value) or value < 0.0 or length_s <= 0.0:
+                    continue
+                scale = 1.0
+                if payload.type == IMPORT_CAPACITY_LIMIT:
+                    unit = units.get(payload.type) or "KW"
+                    if unit not in _WATTS:
+                        continue
+                    scale = _WATTS[unit]
+                name = f"openadr-{event.id[:128]}-{interval.id}"
+                yield GridEvent(name, start_s, after_s, payload.type, float(value) * scale)
+
+    async def _get(self, path: str) -> bytes:
+        status, body = await self._request("GET", self.url.rstrip("/") + path, await self._headers())
+        if status == _UNAUTHORIZED and self.client_id:
+            self._token_until_s = 0.0  # it expired early: log in again, once
+            status, body = await self._request("GET", self.url.rstrip("/") + path, await self._headers())
+        if status != _OK:
+            raise OpenAdrError(f"{path.partition('?')[0]}: HTTP status {status}")
+        return body
+
+    async def _headers(self) -> dict[str, str]:
+        if not self.client_id:
+            return {}
+        if self.now_s() >= self._token_until_s:
+            try:
+                secret = "" if self.secret_file is None else self.secret_file.read_text(encoding="utf-8").strip()
+            except OSError as error:
+                raise OpenAdrError(f"secret: {error}") from error
+            form = {"grant_type": "client_credentials", "client_id": self.client_id, "client_secret": secret}
+            url = self.token_url or f"{self.url.rstrip('/')}/auth/token"
+            headers = {"content-type": "application/x-www-form-urlencoded"}
+            status, body = await self._request("POST", url, headers, urlencode(form).encode())
+            if status != _OK:
+                raise OpenAdrError(f"login: HTTP status {status}")
+            token = self._decoded(body, _Token)
+            self._token, self._token_until_s = token.access_token, self.now_s() + token.expires_in - _TOKEN_MARGIN_S
+        return {"authorization": f"Bearer {self._token}"}
+
+    async def _request(
+        self, method: str, url: str, headers: dict[str, str], content: bytes | None = None
+    ) -> tuple[int, bytes]:
+        try:
+            response, body = await fetch(
+                self.http, method, url, max_bytes=_MAX_BYTES, headers=headers, content=content, timeout=_TIMEOUT_S
+            )
+        except RequestError as error:
+            raise OpenAdrError(str(error)) from error
+        return response.status_code, body
+
+    @staticmethod
+    def _decoded(body: bytes, kind: type[_T]) -> _T:
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.MsgspecError as error:
+            raise OpenAdrError(f"unexpected answer: {error}") from error
+
+
+def duration_s(text: str) -> float:
+    """An ISO 8601 duration, s, at most `FOREVER_S`; a year has 365 days, a month 30.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
+        raise ValueError(f"{text!r} is no ISO 8601 duration")
+    total_s = sum(float(part) * seconds for part, seconds in zip(match.groups(), _SECONDS, strict=True) if part)
+    return min(total_s, FOREVER_S)
+
+
+def _start_s(text: str, now_s: float) -> float:
+    """A start, s since the epoch; "0000-00-00" and 0001-01-01 mean now.
+
+    Raises:
+        ValueError: it is no time.
+    """
+    if text.startswith(("0000", "0001")):
+        return now_s
+    time = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()

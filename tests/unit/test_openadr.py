@@ -1,0 +1,221 @@
+"""The OpenADR client against a VTN that answers as the specification's schema says, and what its events ask for."""
+
+import asyncio
+from urllib.parse import parse_qs
+
+import httpx2
+import pytest
+
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.resources import POWER_BUDGETS
+from joulie.adapters.openadr import FOREVER_S, PAGE, OpenAdr, OpenAdrError, duration_s
+from joulie.domain.capping.grid_events import GridEvent, merged, reduction_of
+from joulie.domain.mode import Mode
+from support.operator_stage import play
+
+NOW_S = 1_725_445_800.0  # 2024-09-04T10:30:00Z
+LEVELS = {1: 10.0, 2: 20.0, 3: 30.0}
+
+
+def event(ident="1", payload="IMPORT_CAPACITY_LIMIT", values=(30,), units="KW", **more):
+    """An event with all fields that the schema requires."""
+    return {
+        "id": ident,
+        "createdDateTime": "2024-03-06T10:55:26.543Z",
+        "modificationDateTime": "2024-03-06T10:55:26.543Z",
+        "objectType": "EVENT",
+        "programID": "dr",
+        "eventName": "activation",
+        "priority": 0,
+        "targets": [{"type": "GROUP", "values": ["hall"]}],
+        "reportDescriptors": None,
+        "payloadDescriptors": [
+            {"objectType": "EVENT_PAYLOAD_DESCRIPTOR", "payloadType": payload, "units": units, "currency": None}
+        ],
+        "intervalPeriod": {"start": "2024-09-04T10:30:30.000Z", "duration": "PT1H", "randomizeStart": "PT0S"},
+        "intervals": [{"id": 0, "payloads": [{"type": payload, "values": list(values)}]}],
+    } | more
+
+
+class Vtn:
+    """A VTN with these events; it knows one client."""
+
+    def __init__(self, events=(), secret=None):
+        self.events, self.secret = list(events), secret
+        self.tokens, self.asked, self.broken = 0, [], None
+
+    def __call__(self, request):
+        if self.broken is not None:
+            return self.broken(request)
+        if request.url.path == "/vtn/auth/token":
+            form = parse_qs(request.content.decode())
+            assert form["grant_type"] == ["client_credentials"]
+            if form["client_secret"] != [self.secret]:
+                return httpx2.Response(401, json={"title": "unauthorized", "status": 401})
+            self.tokens += 1
+            return httpx2.Response(200, json={"access_token": f"token-{self.tokens}", "expires_in": 3600})
+        if self.secret is not None and request.headers.get("authorization") != f"Bearer token-{self.tokens}":
+            return httpx2.Response(401, json={"title": "unauthorized", "status": 401})
+        query = parse_qs(request.url.query.decode())
+        self.asked.append(query)
+        skip, limit = int(query["skip"][0]), int(query["limit"][0])
+        return httpx2.Response(200, json=self.events[skip : skip + limit])
+
+    def read(self, **more):
+        async def main():
+            async with httpx2.AsyncClient(transport=httpx2.MockTransport(self)) as http:
+                return await OpenAdr("https://vtn.test/vtn/", "dr", http, lambda: NOW_S, **more).events()
+
+        return asyncio.run(main())
+
+
+def test_events_are_read_with_their_units_and_intervals():
+    two = event("2", "SIMPLE", (2,), None, intervals=[
+        {"id": 0, "payloads": [{"type": "SIMPLE", "values": [2]}]},
+        {"id": 1, "payloads": [{"type": "SIMPLE", "values": [3]}]},
+        {"id": 2, "intervalPeriod": {"start": "2024-09-05T00:00:00Z", "duration": "PT30M"},
+         "payloads": [{"type": "SIMPLE", "values": [1]}]},
+    ])  # fmt: skip
+    vtn = Vtn([event(), event("w", values=(30_000,), units="W"), two])
+    first_s = NOW_S + 30.0
+    assert vtn.read()[:4] == [
+        GridEvent("openadr-1-0", first_s, first_s + 3600.0, "IMPORT_CAPACITY_LIMIT", 30_000.0),
+        GridEvent("openadr-w-0", first_s, first_s + 3600.0, "IMPORT_CAPACITY_LIMIT", 30_000.0),
+        GridEvent("openadr-2-0", first_s, first_s + 3600.0, "SIMPLE", 2.0),
+        GridEvent("openadr-2-1", first_s + 3600.0, first_s + 7200.0, "SIMPLE", 3.0),
+    ]
+    assert vtn.read()[4].end_s - vtn.read()[4].start_s == 1800.0
+    assert vtn.asked[0]["programID"] == ["dr"]
+
+
+def test_an_event_that_begins_now_and_one_without_an_end():
+    period = {"start": "0001-01-01", "duration": "P9999Y"}
+    (one,) = Vtn([event(intervalPeriod=period)]).read()
+    assert (one.start_s, one.end_s) == (NOW_S, NOW_S + FOREVER_S)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        event(payload="PRICE", values=(0.3,)),
+        event(values=()),
+        event(values=("much",)),
+        event(values=(True,)),
+        event(values=(-5,)),
+        event(units="AMPS"),
+        event(intervalPeriod={"start": "soon", "duration": "PT1H"}),
+        event(intervalPeriod={"start": "2024-09-04T10:30:30Z", "duration": "an hour"}),
+        event(intervalPeriod={"start": "2024-09-04T10:30:30Z", "duration": "PT0S"}),
+        event(intervalPeriod=None),
+        event(intervals=[]),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_understood_is_left_out_and_the_others_count(wrong):
+    found = Vtn([wrong | {"id": "wrong"}, event()]).read()
+    assert [one.name for one in found] == ["openadr-1-0"]
+
+
+def test_pages_are_read_to_the_end():
+    vtn = Vtn([event(str(index)) for index in range(PAGE + 3)])
+    assert len(vtn.read()) == PAGE + 3
+    assert [query["skip"] for query in vtn.asked] == [["0"], [str(PAGE)]]
+
+
+def test_it_logs_in_and_again_when_its_token_is_refused(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("s3cret\n")
+    vtn = Vtn([event()], secret="s3cret")
+
+    async def main():
+        async with httpx2.AsyncClient(transport=httpx2.MockTransport(vtn)) as http:
+            client = OpenAdr("https://vtn.test/vtn", "", http, lambda: NOW_S, client_id="joulie", secret_file=secret)
+            await client.events()
+            await client.events()
+            assert vtn.tokens == 1
+            vtn.tokens += 1  # the VTN forgot the token
+            await client.events()
+            assert vtn.tokens == 3
+            secret.write_text("wrong")
+            vtn.tokens += 1
+            with pytest.raises(OpenAdrError, match="login: HTTP status 401") as caught:
+                await client.events()
+            assert "wrong" not in str(caught.value)
+            assert "s3cret" not in repr(client)
+
+    asyncio.run(main())
+
+
+def refuse(_request):
+    raise httpx2.ConnectError("no route")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (refuse, "no route"),
+        (lambda _: httpx2.Response(503), "HTTP status 503"),
+        (lambda _: httpx2.Response(200, content=b"<html>"), "unexpected answer"),
+        (lambda _: httpx2.Response(200, json={"events": []}), "unexpected answer"),
+        (lambda _: httpx2.Response(200, content=b" " * (2 << 20)), "more than"),
+        (lambda _: httpx2.Response(200, json=[event()] * PAGE), "more than"),
+    ],
+)
+def test_a_vtn_that_answers_otherwise_is_an_error(answer, message):
+    vtn = Vtn()
+    vtn.broken = answer
+    with pytest.raises(OpenAdrError, match=message):
+        vtn.read()
+
+
+def test_durations():
+    texts = ("PT2M", "P1DT2H", "PT0.5S", "P1W", "P9999Y")
+    assert [duration_s(text) for text in texts] == [120.0, 93_600.0, 0.5, 604_800.0, FOREVER_S]
+    for text in ("", "P", "PT", "1H", "PT-1H", "P1H"):
+        with pytest.raises(ValueError, match="duration"):
+            duration_s(text)
+
+
+def test_an_event_reduces_a_budget_by_its_level_or_to_its_limit():
+    found = [
+        reduction_of(GridEvent("e", 0.0, 10.0, payload, value), 1000.0, LEVELS)
+        for payload, value in (("SIMPLE", 2), ("SIMPLE", 0), ("SIMPLE", 7), ("IMPORT_CAPACITY_LIMIT", 800.0))
+    ]
+    assert [one and one.limit_w for one in found] == [800.0, None, None, 800.0]
+    assert reduction_of(GridEvent("e", 0.0, 10.0, "IMPORT_CAPACITY_LIMIT", 2000.0), 1000.0, LEVELS) is None
+    assert reduction_of(GridEvent("e", 0.0, 10.0, "IMPORT_CAPACITY_LIMIT", 0.0), 1000.0, LEVELS) is None
+    assert reduction_of(GridEvent("e", 10.0, 10.0, "SIMPLE", 1), 1000.0, LEVELS) is None
+
+
+def test_a_cancelled_event_ends_now_and_one_that_is_over_stays_for_its_ramp():
+    holds, later = GridEvent("a", 0.0, 100.0, "SIMPLE", 1), GridEvent("b", 80.0, 100.0, "SIMPLE", 1)
+    (ended,) = merged([holds, later], [], 50.0, 300.0)
+    assert (ended.name, ended.end_s) == ("a", 50.0)
+    assert merged([ended], [], 349.0, 300.0) == [ended]
+    assert merged([ended], [], 351.0, 300.0) == []
+    assert merged([holds], [holds._replace(value=2)], 50.0, 300.0) == [holds._replace(value=2)]
+
+
+def test_the_operator_lets_events_of_the_vtn_reduce_the_budgets_that_are_named(tmp_path):
+    async def body(stage):
+        await stage.add_node(
+            "node-0", **{names.HW_GPU_MODEL_LABEL: "NVIDIA-H100-80GB-HBM3", names.HW_GPU_COUNT_LABEL: "8"}
+        )
+        for name in ("hall", "other"):
+            await stage.client.create(POWER_BUDGETS, {"metadata": {"name": name}, "spec": {"watts": 9000.0}})
+        await stage.step()
+        vtn = Vtn([event(payload="SIMPLE", values=(2,), intervalPeriod={"start": "0000-00-00", "duration": "PT1H"})])
+        budgets = stage.loop._budgets
+        async with httpx2.AsyncClient(transport=httpx2.MockTransport(vtn)) as http:
+            budgets._demand_response._openadr = OpenAdr("https://vtn.test/vtn", "dr", http, lambda: stage.now_s)
+            await budgets._demand_response.poll({}, {})
+            budgets.decide()
+            found = {name: one.limit for name, one in budgets._stored.items()}
+            assert (found["hall"].limit_w, found["hall"].reason) == (7200.0, "openadr-1-0")
+            assert found["other"].limit_w == 9000.0
+            vtn.broken = refuse
+            await budgets._demand_response.poll({}, {})
+            budgets.decide()
+            assert budgets._stored["hall"].limit.limit_w == 7200.0, "a VTN that is away changes nothing"
+
+    play(body, tmp_path, mode=Mode.ENFORCE, openadr_budgets=("hall",))
