@@ -97,6 +97,10 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=scheme)
         self.events.clear()
         self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
+        self.await_load()
+
+    def await_load(self) -> None:
+        """Wait until a page has loaded since the events were cleared."""
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self._receive()
 

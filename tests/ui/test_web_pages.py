@@ -1,19 +1,16 @@
 """`kubectl joulie web` as people see it: in a real browser, on a fake cluster."""
 
-import gzip
 import json
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
 from joulie.adapters.kubernetes.times import rfc3339
+from support.axe import violations
 from support.web_stage import energy_app, filled, fleet, large_web, web
 
 pytestmark = pytest.mark.ui
-AXE = gzip.decompress((Path(__file__).parent / "axe-core-4.14.1" / "axe.min.js.gz").read_bytes()).decode()
-RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 PAGES = ("/", "/nodes/node-0002", "/health", "/pods", "/energy", "/plans")
 
 
@@ -41,17 +38,7 @@ def test_pages_fit_and_complain_of_nothing(browser, stage, path, width, dark):
 
 @pytest.mark.parametrize("path", PAGES)
 def test_axe_finds_nothing(browser, stage, path):
-    found = []
-    for width in (390, 1280, 3840):
-        for dark in (False, True):
-            browser.open(stage.url + path, width, dark=dark)
-            browser.evaluate(AXE)
-            violations = browser.evaluate(
-                f"axe.run({{runOnly: {RULES}}}).then(r => r.violations.map(v =>"
-                " [v.id, v.nodes.slice(0, 3).map(n => n.html)]))"
-            )
-            found += [(width, dark, *violation) for violation in violations]
-    assert found == []
+    assert violations(browser, stage.url + path) == []
 
 
 def test_the_fleet_page_shows_what_the_api_says(browser, stage):

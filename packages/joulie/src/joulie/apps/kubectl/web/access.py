@@ -26,7 +26,8 @@ _SECURITY_HEADERS = (
     ),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
-    (b"referrer-policy", b"no-referrer"),
+    # Not no-referrer: browsers would then send "Origin: null" with the forms of these pages.
+    (b"referrer-policy", b"same-origin"),
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
 )
