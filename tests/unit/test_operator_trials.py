@@ -161,3 +161,27 @@ def test_who_lost_the_lease_writes_nothing(tmp_path):
         assert stage.view.node("node-0").labels == LABELS
 
     play(body, tmp_path, mode=Mode.OBSERVE)
+
+
+def test_the_course_is_exported_while_this_replica_leads(tmp_path):
+    async def body(stage):
+        def shown(name, **labels):
+            return stage.metrics.registry.get_sample_value(f"joulie_operator_{name}", labels)
+
+        await fleet(stage)
+        await create(stage)
+        await create(stage, "september")
+        await look(stage)
+        await look(stage, HOUR_S)
+        status = (await trial(stage)).status
+        assert shown("trial_block") == status.block == 2.0
+        assert {reason: shown("trials", reason=reason) for reason in ("InBlock", "Waiting", "Invalid")} == {
+            "InBlock": 1.0, "Waiting": 1.0, "Invalid": 0.0,
+        }  # fmt: skip
+        found = arms(status.treated)
+        for arm in Arm:
+            assert shown("trial_nodes", arm=arm) == 3.0 * found.count(arm)
+        stage.metrics.stood_down()
+        assert (shown("trial_block"), shown("trials", reason="InBlock")) == (0.0, None)
+
+    play(body, tmp_path, mode=Mode.OBSERVE)

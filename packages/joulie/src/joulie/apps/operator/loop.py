@@ -107,7 +107,7 @@ class ControlLoop:
             may_write=may_write,
             now_s=now_s,
         )
-        self._trials = Trials(client, view, settings, self._events, may_write=may_write, now_s=now_s)
+        self._trials = Trials(client, view, settings, self._events, metrics.trials, may_write=may_write, now_s=now_s)
         self._budgets = PowerBudgets(
             client,
             view,

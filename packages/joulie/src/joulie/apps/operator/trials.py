@@ -36,6 +36,7 @@ from joulie.adapters.kubernetes.writer import write_all
 from joulie.apps.operator.facts import NodeFacts
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
+from joulie.apps.operator.trial_metrics import TrialMetrics
 from joulie.domain.control import ControlledNode, Decision
 from joulie.domain.mode import Mode
 from joulie.domain.quantities import SECONDS_PER_MINUTE
@@ -61,6 +62,7 @@ class Trials:
         view: cached view of the nodes.
         settings: write concurrency.
         events: recorder of events on trials.
+        metrics: metrics of trials.
         may_write: whether this process still holds the lease; checked before every write.
         now_s: current time, s since the epoch.
     """
@@ -71,6 +73,7 @@ class Trials:
         view: ClusterView,
         settings: OperatorSettings,
         events: EventRecorder,
+        metrics: TrialMetrics,
         *,
         may_write: Callable[[], bool],
         now_s: Callable[[], float],
@@ -79,6 +82,7 @@ class Trials:
         self._view = view
         self._settings = settings
         self._events = events
+        self._metrics = metrics
         self._may_write = may_write
         self._now_s = now_s
         self._decision: Decision | None = None
@@ -107,12 +111,15 @@ class Trials:
         """
         trials = await self._trials()
         arms: Mapping[str, Arm] = {}
-        running = ""
+        running, block = "", 0
+        reasons = []
         for trial in sorted(trials, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name)):
             status, wanted = self._course(trial, running)
             if wanted:
-                running, arms = trial.metadata.name, wanted
+                running, arms, block = trial.metadata.name, wanted, status.block or 0
+            reasons.append(status.conditions[0].reason)
             await self._report(trial, status)
+        self._metrics.show(reasons, block, arms)
         await self._label(running, arms)
 
     async def _trials(self) -> Sequence[PowerTrial]:
