@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ COLOURS = ("headroom", "class", "cooling", "psu", "power", "age")
 GROUPINGS = ("rack", "family")
 _ROWS = 50
 _STEPS = 5
+_UNIT = re.compile(r"(\d)(?=[A-Za-z])")
 _CLASSES = {"performance": ("P", 4), "eco": ("E", 2), "draining": ("D", 1)}
 _LETTER_UNKNOWN = ("?", None)
 _SHOWN_STATES = {
@@ -132,6 +134,11 @@ def _instant(value: float | str | None) -> dict[str, str]:
     return {"iso": at.isoformat(timespec="seconds"), "text": at.strftime("%Y-%m-%d %H:%M UTC")}
 
 
+def _spaced(text: str) -> str:
+    """A quantity with a space before its unit that no line breaks at: 3.2 kWh."""
+    return _UNIT.sub("\\1\N{NO-BREAK SPACE}", text, count=1)
+
+
 def _linked(query: Mapping[str, str], **changes: str | None) -> str:
     """A query string with some parameters changed; without the page, which is another one's then."""
     values = {**{key: value for key, value in query.items() if key != "continue"}, **changes}
@@ -156,8 +163,8 @@ def _environment() -> Environment:
         power=lambda value: "-" if value is None else format_power(value),
         number=format_number,
         count=format_count,
-        energy=format_energy,
-        mass=lambda value: "-" if value is None else format_mass(value),
+        energy=lambda value: _spaced(format_energy(value)),
+        mass=lambda value: "-" if value is None else _spaced(format_mass(value)),
         emissions=emissions_g,
         cost=cost,
         capitalize_first=lambda text: text[:1].upper() + text[1:],

@@ -171,7 +171,8 @@ class Programs:
             await self._check("get", LEASES.group, LEASES.plural, namespace=endpoint.namespace, name=endpoint.lease)
             lease = (await self.client.get(LEASES, endpoint.lease, endpoint.namespace)).spec
         except NotFoundError:
-            where = f"namespace {endpoint.namespace} (--{endpoint.program}-namespace)"
+            hint = "" if self.may is not None else f" (--{endpoint.program}-namespace)"
+            where = f"namespace {endpoint.namespace}{hint}"
             return Check(name=name, health="unknown", text=f"it is not installed in {where}")
         except KubernetesError as error:
             return Check(name=name, health="unknown", text=problem_of(error))

@@ -37,6 +37,15 @@ function stackedOn(columns) {
   return columns.map((column) => column.map((value, index) => (sums[index] += value || 0)));
 }
 
+// What an axis says of an instant: its day, or its time where the axis is divided more finely.
+function instant(at, days, step) {
+  const when = new Date(at * 1000);
+  const timeZone = days ? "UTC" : undefined;
+  const midnight = when.getHours() === 0 && when.getMinutes() === 0;
+  if (step >= 86400 || (step && midnight)) return when.toLocaleDateString(undefined, { month: "short", day: "numeric", timeZone });
+  return step ? when.toLocaleTimeString(undefined, { timeStyle: "short", timeZone }) : when.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short", timeZone });
+}
+
 function draw(figure) {
   const plot = figure.querySelector(".plot");
   const { title, names, columns } = tableOf(figure);
@@ -44,6 +53,7 @@ function draw(figure) {
   const colour = (name) => styles.getPropertyValue(name).trim();
   const [x, ...values] = columns;
   const bars = Boolean(figure.dataset.bars);
+  const days = Boolean(figure.dataset.days);
   const stacked = figure.dataset.chart === "stacked";
   const shown = stacked ? stackedOn(values) : values;
   // The highest sums are drawn first, so that each part stays visible below the next.
@@ -55,10 +65,10 @@ function draw(figure) {
     width: plot.clientWidth,
     height: Math.min(420, Math.max(260, plot.clientWidth / 3)),
     // Days are UTC; other instants are in the reader's zone.
-    tzDate: (at) => (bars ? uPlot.tzDate(new Date(at * 1000), "Etc/UTC") : new Date(at * 1000)),
+    tzDate: (at) => (days ? uPlot.tzDate(new Date(at * 1000), "Etc/UTC") : new Date(at * 1000)),
     scales: { x: { range: (_, low, high) => (bars ? [low - 43200, high + 43200] : [low, high]) }, y: { range: (_, low, high) => [Math.min(0, low || 0), (high || 1) * 1.05] } },
-    axes: [axis, { ...axis, size: 64, label: figure.dataset.unit, labelSize: 20 }],
-    series: [{ label: title }, ...order.map((index) => ({
+    axes: [{ ...axis, ...(days ? { incrs: [1, 2, 7, 14, 28].map((count) => count * 86400) } : {}), values: (_, splits, __, ___, step) => splits.map((at) => instant(at, days, step)) }, { ...axis, size: 64, label: figure.dataset.unit, labelSize: 20 }],
+    series: [{ label: title, value: (_, at) => (at == null ? "-" : instant(at, days, days ? 86400 : 0)) }, ...order.map((index) => ({
       label: names[index],
       stroke: colour(`--c${(index % 8) + 1}`),
       fill: stacked ? colour(`--c${(index % 8) + 1}`) : undefined,
