@@ -51,9 +51,9 @@ def objects() -> Iterator[dict[str, Any]]:
     kind = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
     yield {**kind, "metadata": {"name": "web-tenant"}, "rules": [rule]}
     for namespace in TENANTS:
-        metadata = {"name": "reader", "namespace": namespace}
         yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-        yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
+        for account in ("default", "reader"):  # no controller makes the first one here
+            yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": namespace}}
         yield bound("reader", namespace, "reader", "web-tenant")
         yield {**pod(f"{namespace}-pod"), "metadata": {"name": f"{namespace}-pod", "namespace": namespace}}
         yield {

@@ -76,8 +76,11 @@ def stage(tmp_path_factory, browser):
         browser.call("Emulation.setTimezoneOverride", timezoneId="Europe/Berlin")
         browser.call("Emulation.setLocaleOverride", locale="en-GB")
         browser.call("Page.setBypassCSP", enabled=True)
+        # Those of a phone fade in and out.
+        browser.call("Emulation.setScrollbarsHidden", hidden=True)
         browser.open(running.login, 1280)
         yield running
+        browser.call("Emulation.setScrollbarsHidden", hidden=False)
         browser.call("Page.setBypassCSP", enabled=False)
         browser.call("Emulation.setLocaleOverride")
         browser.call("Emulation.setTimezoneOverride", timezoneId="")
@@ -91,7 +94,8 @@ def picture(browser: Any, url: str, width: int, height: int, dark: bool, zoom: i
     browser.evaluate(
         f"(async () => {{ const font = new FontFace('Bundled', 'url(data:font/ttf;base64,{font})');"
         " document.fonts.add(await font.load()); const style = document.createElement('style');"
-        " style.textContent = '* { font-family: Bundled !important; caret-color: transparent !important }';"
+        " style.textContent = '* { font-family: Bundled !important; caret-color: transparent !important;"
+        " content-visibility: visible !important }';"
         " document.head.append(style); redraw();"
         " await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))); })()"
     )
@@ -106,7 +110,7 @@ def test_pages_look_as_they_did(browser, stage, tmp_path, page, view):
     file = PICTURES / f"{page}-{view}.png"
     if os.environ.get("WRITE_PICTURES"):
         PICTURES.mkdir(exist_ok=True)
-        found.quantize(64).save(file, optimize=True)
+        found.quantize(256, dither=Image.Dither.NONE).save(file, optimize=True)
         return
     wanted = Image.open(file).convert("RGB")
     assert found.size == wanted.size

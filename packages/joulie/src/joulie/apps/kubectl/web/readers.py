@@ -25,7 +25,9 @@ _REMEMBERED_S = 60.0
 """How long an answer of the API server is used, s."""
 _MAX_REMEMBERED = 100_000
 _MAX_REVIEWS = 16
-"""Maximum number of reviews asked for at a time."""
+"""Maximum number of SubjectAccessReviews asked for at a time."""
+_MAX_TOKEN_REVIEWS = 4
+"""The same of TokenReviews, which everybody can cause: those must not keep readers waiting who have signed in."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -65,6 +67,7 @@ class Readers:
         self._cluster = cluster
         self._programs = programs
         self._reviews = asyncio.Semaphore(_MAX_REVIEWS)
+        self._token_reviews = asyncio.Semaphore(_MAX_TOKEN_REVIEWS)
         self._users: _Remembered[str, UserInfo] = _Remembered(now_s)
         self._allowed: _Remembered[tuple[str, tuple[tuple[str, str], ...]], bool] = _Remembered(now_s)
         self._visible: _Remembered[str, Visibility] = _Remembered(now_s)
@@ -78,7 +81,7 @@ class Readers:
         digest = hashlib.sha256(token.encode()).hexdigest()
         user = self._users.get(digest)
         if user is None:
-            async with self._reviews:
+            async with self._token_reviews:
                 user = await user_of(self._client, token, AUDIENCE) or await user_of(self._client, token)
             if user is not None:
                 self._users.put(digest, user)
