@@ -179,6 +179,7 @@ def test_the_benchmarks_are_listed(capsys):
         "owners",
         "native",
         "replay",
+        "sleep",
         "trials",
         "traces",
     ]
@@ -202,6 +203,7 @@ def test_the_benchmarks_are_listed(capsys):
         "owners",
         "native",
         "replay",
+        "sleep",
         "trials",
         "traces",
     ]

@@ -23,6 +23,7 @@ SUMMARIES = {
     "owners": "energy saved on identical GPUs by fixed limits, default settings and a limit for each job",
     "native": "CPU time of native runs, and its growth with jobs and nodes",
     "replay": "replay of a recorded week of a plant with hidden differences: its error, and its forecast of a saving",
+    "sleep": "what sleeping nodes do to pods in random courses of faults",
     "trials": "how often the interval of a trial holds the truth, under what disturbs trials",
     "traces": "energy savings of caps and policies at equal work, split by cause",
 }

@@ -1,0 +1,436 @@
+"""Random courses of a small cluster whose nodes sleep, with every fault that the decision must survive.
+
+A course is a world of its own: nodes that boot, fail to boot, come up by themselves or die while they are off; pods
+that a scheduler binds by a view that lags; and an operator that decides by `joulie.domain.sleep`, is killed between any
+two writes, cannot reach the API server for minutes, and whose clock jumps. After the faults the world goes on in peace
+until all that can run has run. Source: spec, power budgets, sleep and wake; issue 19, faults.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from joulie.domain.scheduling.labels import Requirement
+from joulie.domain.scheduling.node_rules import ANYWHERE, NodeRules, Term
+from joulie.domain.sleep.decide import (
+    Action,
+    Command,
+    Remembered,
+    Room,
+    SleepNode,
+    SleepSettings,
+    SleepSnapshot,
+    WaitingPod,
+    decide,
+    recalled,
+    still_holds,
+)
+from joulie.domain.sleep.states import Awake, SleepState, Waking, mark_of, state_of
+from joulie_lab.adapters.executors import in_processes
+from joulie_lab.benchmarks.results import Figures
+
+STEP_S = 10.0
+_SETTINGS = SleepSettings(
+    empty_s=60.0, settle_s=30.0, wake_timeout_s=180.0, wake_attempts=2, failed_s=300.0, max_waking=2
+)
+_FAULTY_STEPS = 90
+_PEACEFUL_STEPS = 400
+_BOOT_S = (30.0, 150.0)
+_OUTAGE_S = 300.0
+_CHUNK = 50
+FULL_COURSES = 10_000
+SMALL_COURSES = 60
+
+
+class KilledError(Exception):
+    """The operator was killed before its next write."""
+
+
+@dataclass
+class _Node:
+    name: str
+    family: str
+    room: Room
+    on: bool = True
+    boots_until_s: float = 0.0
+    dead: bool = False
+    mark: str = ""
+    tainted: bool = False
+    deaf: int = 0
+    """How many times it will not hear that it is to wake."""
+
+    def ready(self, now_s: float) -> bool:
+        return self.on and not self.dead and now_s >= self.boots_until_s
+
+
+@dataclass
+class _Pod:
+    name: str
+    requests: Room
+    runs_s: float
+    only: str = ""
+    """The node that it must run on; empty for any."""
+    node: str = ""
+    started_s: float | None = None
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a course.
+
+    Attributes:
+        seed: its seed.
+        pods: pods created.
+        finished: pods that ended by themselves.
+        lost: running pods whose node was switched off.
+        unexplained: pending pods to which a decision gave no reason.
+        stranded: pods that could have run and have not, long after the last fault.
+        too_many_waking: steps in which more nodes were waking than may.
+        sleeps: nodes switched off.
+        wakes: nodes told to wake.
+        given_up: nodes given up.
+        faults: faults by name.
+        slept_share: share of all node-steps in which a node was off.
+    """
+
+    seed: int
+    pods: int
+    finished: int
+    lost: int
+    unexplained: int
+    stranded: int
+    too_many_waking: int
+    sleeps: int
+    wakes: int
+    given_up: int
+    faults: dict[str, int] = field(default_factory=dict)
+    slept_share: float = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing happened that must not."""
+        return not (self.lost or self.unexplained or self.stranded or self.too_many_waking)
+
+
+class Course:
+    """One random course."""
+
+    def __init__(self, seed: int, settings: SleepSettings = _SETTINGS) -> None:
+        self._seed = seed
+        self._rng = np.random.default_rng(seed)
+        self._settings = replace(settings, min_awake=int(self._rng.integers(2)))
+        self._nodes = [_Node(f"c{i}", "cpu", Room(16.0, 64.0, 0.0, 20.0)) for i in range(3)]
+        self._nodes += [_Node(f"g{i}", "gpu", Room(32.0, 128.0, 4.0, 20.0)) for i in range(2)]
+        self._by_name = {node.name: node for node in self._nodes}
+        self._pods: list[_Pod] = []
+        self._now_s, self._clock_s = 1e6, 0.0
+        self._seen: list[list[SleepNode]] = []
+        self._memory: dict[str, Remembered] = {}
+        self._api_down_until_s = 0.0
+        self._kill_after: int | None = None
+        self._faults: dict[str, int] = {}
+        self._counts = dict.fromkeys(("lost", "unexplained", "too_many_waking", "sleeps", "wakes", "given_up"), 0)
+        self._off_steps = 0
+
+    def play(self) -> Outcome:
+        """Play it to its end."""
+        steps = 0
+        for step in range(_FAULTY_STEPS + _PEACEFUL_STEPS):
+            if step < _FAULTY_STEPS:
+                self._disturb()
+                self._arrive()
+                if step == _FAULTY_STEPS - 1:
+                    self._want_all()
+            elif all(pod.done or not self._can_run(pod) for pod in self._pods):
+                break
+            self._live()
+            steps += 1
+        stranded = sum(not pod.done and self._can_run(pod) for pod in self._pods)
+        share = self._off_steps / (len(self._nodes) * max(1, steps))
+        finished = sum(pod.done for pod in self._pods)
+        return Outcome(
+            self._seed,
+            len(self._pods),
+            finished,
+            stranded=stranded,
+            faults=self._faults,
+            slept_share=share,
+            **self._counts,
+        )
+
+    def _live(self) -> None:
+        """One step of the world."""
+        self._now_s += STEP_S
+        self._run_pods()
+        self._seen = [*self._seen[-2:], self._look(self._now_s)]
+        if self._now_s >= self._api_down_until_s:
+            self._schedule(self._seen[0 if self._rng.random() < 0.5 else -1])
+        self._operate()
+        self._off_steps += sum(not node.on for node in self._nodes)
+
+    # ---- what happens to the world
+
+    def _disturb(self) -> None:
+        faults: tuple[tuple[str, float, Callable[[_Node], None]], ...] = (
+            ("does not wake", 0.03, self._deafen),
+            ("wakes by itself", 0.01, self._power_on),
+            ("dies asleep", 0.005, self._die),
+            ("repaired", 0.02, self._repair),
+            ("API server away", 0.008, self._cut),
+            ("operator killed", 0.04, self._kill),
+            ("clock jumps", 0.03, self._jump),
+            ("mark spoilt", 0.005, self._spoil),
+        )
+        for name, chance, happen in faults:
+            if self._rng.random() < chance:
+                self._faults[name] = self._faults.get(name, 0) + 1
+                happen(self._nodes[int(self._rng.integers(len(self._nodes)))])
+
+    def _deafen(self, node: _Node) -> None:
+        node.deaf = int(self._rng.integers(1, 4))
+
+    def _die(self, node: _Node) -> None:
+        node.dead = node.dead or not node.on
+
+    def _repair(self, node: _Node) -> None:
+        node.dead = False
+
+    def _cut(self, _node: _Node) -> None:
+        self._api_down_until_s = self._now_s + _OUTAGE_S
+
+    def _kill(self, _node: _Node) -> None:
+        self._kill_after = int(self._rng.integers(0, 4))
+
+    def _jump(self, _node: _Node) -> None:
+        self._clock_s += float(self._rng.choice([-3600.0, -60.0, 60.0, 3600.0]))
+
+    def _spoil(self, node: _Node) -> None:
+        if node.mark:
+            node.mark = "whatever"
+
+    def _power_on(self, node: _Node) -> None:
+        """It starts; one that is starting starts anew."""
+        if not node.dead and not node.ready(self._now_s):
+            node.on, node.boots_until_s = True, self._now_s + float(self._rng.uniform(*_BOOT_S))
+
+    def _arrive(self) -> None:
+        for _ in range(int(self._rng.poisson(0.12))):
+            gpus = float(self._rng.choice([0, 0, 1, 4]))
+            cores = float(self._rng.choice([1, 4, 8, 16, 64] if not gpus else [4, 8]))
+            pod = self._new_pod(Room(cores, cores, gpus, 1.0))
+            node = self._nodes[int(self._rng.integers(len(self._nodes)))]
+            if self._rng.random() < 0.2:
+                pod.only = node.name
+            elif self._rng.random() < 0.1 and self._free(node).holds(pod.requests):
+                pod.node = node.name  # bound by name, or by a scheduler that knows no taints
+
+    def _new_pod(self, requests: Room) -> _Pod:
+        pod = _Pod(f"p{len(self._pods)}", requests, float(self._rng.exponential(240.0)))
+        self._pods.append(pod)
+        return pod
+
+    def _want_all(self) -> None:
+        """After the last fault every node is needed: none may stay off that can wake."""
+        for node in self._nodes:
+            self._new_pod(Room(1.0, 1.0, 0.0, 1.0)).only = node.name
+
+    def _run_pods(self) -> None:
+        for pod in self._pods:
+            if not pod.node or pod.done:
+                continue
+            ready = self._by_name[pod.node].ready(self._now_s)
+            if pod.started_s is None:
+                pod.started_s = self._now_s if ready else None
+            elif self._now_s - pod.started_s >= pod.runs_s:
+                pod.done = True
+
+    def _schedule(self, seen: Iterable[SleepNode]) -> None:
+        """Bind pods, as kube-scheduler does, by a view that may be old; a node that is gone from the world is not."""
+        free = {node.name: self._free(node) for node in self._nodes}
+        may = [node for node in seen if node.ready and isinstance(node.state, Awake)]
+        for pod in self._pods:
+            if pod.node:
+                continue
+            for node in may:
+                if pod.only in ("", node.name) and free[node.name].holds(pod.requests):
+                    pod.node = node.name
+                    free[node.name] = free[node.name].less(pod.requests)
+                    break
+
+    def _on(self, node: _Node) -> list[_Pod]:
+        return [pod for pod in self._pods if pod.node == node.name and not pod.done]
+
+    def _free(self, node: _Node) -> Room:
+        free = node.room
+        for pod in self._on(node):
+            free = free.less(pod.requests)
+        return free
+
+    def _can_run(self, pod: _Pod) -> bool:
+        if pod.node:
+            return not self._by_name[pod.node].dead
+        return any(
+            not node.dead and pod.only in ("", node.name) and node.room.holds(pod.requests) for node in self._nodes
+        )
+
+    # ---- the operator
+
+    def _look(self, now_s: float) -> list[SleepNode]:
+        return [self._read(node, now_s) for node in self._nodes]
+
+    def _read(self, node: _Node, now_s: float) -> SleepNode:
+        """The node as the API server has it."""
+        state = state_of(node.mark, tainted=node.tainted, now_s=now_s + self._clock_s)
+        return SleepNode(
+            node.name,
+            node.family,
+            state,
+            node.mark,
+            ready=node.ready(self._now_s),
+            jobs=len(self._on(node)),
+            allocatable=node.room,
+            free=self._free(node),
+            base_w=700.0 if node.family == "gpu" else 150.0,
+        )
+
+    def _operate(self) -> None:
+        now_s = self._now_s + self._clock_s
+        seen = self._seen[0 if self._now_s < self._api_down_until_s else int(self._rng.integers(len(self._seen)))]
+        memory = self._memory
+        nodes = {
+            node.name: replace(
+                node, state=recalled(memory.get(node.name), node.mark, tainted=bool(node.mark), now_s=now_s)
+            )
+            for node in seen
+        }
+        waiting = tuple(WaitingPod(pod.name, pod.requests, _rules(pod)) for pod in self._pods if not pod.node)
+        decision = decide(SleepSnapshot(now_s, list(nodes.values()), waiting), self._settings)
+        self._counts["unexplained"] += sum(not decision.waits.get(pod.name) for pod in waiting)
+        before, after = (
+            sum(isinstance(state, Waking) for state in states)
+            for states in ((node.state for node in nodes.values()), decision.states.values())
+        )
+        self._counts["too_many_waking"] += after > max(before, self._settings.max_waking)
+        commanded = {command.node for command in decision.commands}
+        for name, node in nodes.items():
+            if name not in commanded:
+                memory[name] = Remembered(node.mark, decision.states[name])
+        try:
+            for command in decision.commands:
+                state = decision.states[command.node]
+                if self._carry_out(command, nodes[command.node], state):
+                    memory[command.node] = Remembered(mark_of(state), state)
+        except KilledError:
+            self._memory = {}  # a new leader knows what is marked
+
+    def _carry_out(self, command: Command, seen: SleepNode, state: SleepState) -> bool:
+        """Check, mark, switch: killed between any two of them. Returns whether it was carried out."""
+        node = self._by_name[command.node]
+        if self._now_s < self._api_down_until_s:
+            return False
+        if not still_holds(command, seen, self._read(node, self._now_s)):
+            return False
+        self._may_die()
+        node.mark, node.tainted = mark_of(state), not isinstance(state, Awake)
+        self._may_die()
+        if command.action is Action.POWER_OFF:
+            self._counts["sleeps"] += 1
+            self._counts["lost"] += sum(pod.started_s is not None for pod in self._on(node))
+            node.on = False
+        elif command.action is Action.POWER_ON:
+            self._counts["wakes"] += 1
+            if node.deaf:
+                node.deaf -= 1
+            else:
+                self._power_on(node)
+        elif command.action is Action.GIVE_UP:
+            self._counts["given_up"] += 1
+        return True
+
+    def _may_die(self) -> None:
+        if self._kill_after is None:
+            return
+        self._kill_after -= 1
+        if self._kill_after < 0:
+            self._kill_after = None
+            raise KilledError
+
+
+def _rules(pod: _Pod) -> NodeRules:
+    if not pod.only:
+        return ANYWHERE
+    return NodeRules(terms=(Term(fields=(Requirement("metadata.name", "In", (pod.only,)),)),))
+
+
+class SleepResult(Figures, frozen=True):
+    """Sums over all courses; see `Outcome`."""
+
+    courses: int
+    broken: int
+    without_fault: int
+    pods: int
+    finished: int
+    lost: int
+    unexplained: int
+    stranded: int
+    too_many_waking: int
+    sleeps: int
+    wakes: int
+    given_up: int
+    slept_pct: float
+    faults: Mapping[str, int]
+
+
+def play_courses(
+    courses: int, *, first: int = 0, n_workers: int = 1, note: Callable[[str], None] = lambda _text: None
+) -> SleepResult:
+    """Play so many courses.
+
+    Args:
+        courses: number of courses.
+        first: seed of the first; each has the next one.
+        n_workers: number of processes.
+        note: told of progress, and of courses in which something happened that must not.
+    """
+    last = first + courses
+    chunks = [range(start, min(start + _CHUNK, last)) for start in range(first, last, _CHUNK)]
+    outcomes: list[Outcome] = []
+    for played in in_processes(_play, chunks, n_workers):
+        outcomes += played
+        for outcome in played:
+            if not outcome.holds:
+                note(str(outcome))
+        if len(outcomes) // 1000 > (len(outcomes) - len(played)) // 1000:
+            note(f"{len(outcomes):,} of {courses:,} courses")
+    faults: Counter[str] = Counter()
+    for outcome in outcomes:
+        faults.update(outcome.faults)
+
+    def total(name: str) -> int:
+        return sum(getattr(outcome, name) for outcome in outcomes)
+
+    return SleepResult(
+        courses=len(outcomes),
+        broken=sum(not outcome.holds for outcome in outcomes),
+        without_fault=sum(not outcome.faults for outcome in outcomes),
+        pods=total("pods"),
+        finished=total("finished"),
+        lost=total("lost"),
+        unexplained=total("unexplained"),
+        stranded=total("stranded"),
+        too_many_waking=total("too_many_waking"),
+        sleeps=total("sleeps"),
+        wakes=total("wakes"),
+        given_up=total("given_up"),
+        slept_pct=100.0 * float(np.mean([outcome.slept_share for outcome in outcomes])),
+        faults=dict(sorted(faults.items())),
+    )
+
+
+def _play(seeds: range) -> list[Outcome]:
+    return [Course(seed).play() for seed in seeds]

@@ -1,0 +1,1 @@
+"""Nodes that sleep: their states, the forecast of demand, and the decision."""

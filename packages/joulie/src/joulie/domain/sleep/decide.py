@@ -1,0 +1,457 @@
+"""Which nodes sleep and which wake: a pure decision about a snapshot of the cluster.
+
+`decide` goes through four steps. It advances the state of each node by what is seen of it. It gives pending pods room:
+on nodes that are awake or waking, else on one that is woken for them. It keeps as many nodes of each family awake as
+the administrator and the forecast ask for. And it cordons, of the nodes that are left, those that have been empty for
+long enough. Every pending pod gets the reason for which it waits.
+
+Commands are values. Whoever carries them out checks with `still_holds` that the node is as the decision saw it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from joulie.domain.scheduling.node_rules import ANYWHERE, NodeRules, Taint
+from joulie.domain.scoring.energy import EnergyPolicy, marginal_cost_w_min
+from joulie.domain.sleep.states import Asleep, Awake, Cordoned, Failed, SleepState, Waking, state_of
+from joulie.domain.units import non_negative, positive
+
+_POLICY = EnergyPolicy()
+
+
+class Room(NamedTuple):
+    """Resources of a node, or requests of a pod."""
+
+    cores: float = 0.0
+    memory_gib: float = 0.0
+    gpus: float = 0.0
+    pods: float = 0.0
+
+    def holds(self, other: Room) -> bool:
+        """Whether another amount fits into this."""
+        return all(mine >= theirs for mine, theirs in zip(self, other, strict=True))
+
+    def less(self, other: Room) -> Room:
+        """What is left of it without another amount."""
+        return Room(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+NOTHING = Room()
+
+
+@dataclass(frozen=True)
+class SleepSettings:
+    """Settings of sleeping nodes.
+
+    Attributes:
+        empty_s: time for which a node is empty before it is cordoned, s.
+        settle_s: time for which it is cordoned without a pod before it is switched off, s.
+        settle_looks: looks at which it was, at least; they hold where the clock jumps.
+        wake_timeout_s: time in which a node that was told to wake must be ready, s.
+        wake_attempts: how often it is told before it is given up.
+        failed_s: time after which one that was given up may be tried again, s.
+        max_waking: number of nodes that may wake at the same time.
+        min_awake: minimum number of nodes awake in each family.
+    """
+
+    empty_s: float = 600.0
+    settle_s: float = 60.0
+    settle_looks: int = 3
+    wake_timeout_s: float = 600.0
+    wake_attempts: int = 3
+    failed_s: float = 3600.0
+    max_waking: int = 5
+    min_awake: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("empty_s", "settle_s", "failed_s", "min_awake"):
+            non_negative(name, getattr(self, name))
+        for name in ("settle_looks", "wake_timeout_s", "wake_attempts", "max_waking"):
+            positive(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class SleepNode:
+    """A node as it is seen.
+
+    Attributes:
+        name: its name.
+        family: nodes of one family stand in for one another.
+        state: state in which it was left, see `recalled`.
+        mark: text of the annotation that keeps the state; empty without one.
+        ready: whether its kubelet is.
+        switchable: whether it is really switched off; else it rests where it is, and stays ready.
+        keep: why it must not sleep; empty if it may.
+        jobs: pods bound to it that have not ended, without those of DaemonSets and static ones.
+        allocatable: what it offers to pods.
+        free: what of it no pod has requested, those of DaemonSets included.
+        labels: its labels.
+        taints: its taints, without Joulie's.
+        base_w: power that it saves asleep, W.
+        may_wake: whether power budgets have room for it to start.
+    """
+
+    name: str
+    family: str
+    state: SleepState
+    mark: str = ""
+    ready: bool = True
+    switchable: bool = True
+    keep: str = ""
+    jobs: int = 0
+    allocatable: Room = NOTHING
+    free: Room = NOTHING
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    base_w: float = 0.0
+    may_wake: bool = True
+
+
+@dataclass(frozen=True)
+class WaitingPod:
+    """A pod without a node, which kube-scheduler may bind (no gate holds it).
+
+    Attributes:
+        name: its namespace and name.
+        requests: what it asks for.
+        rules: nodes that it may run on.
+        duration_min: how long it is expected to run, min.
+    """
+
+    name: str
+    requests: Room
+    rules: NodeRules = ANYWHERE
+    duration_min: float = 60.0
+
+
+@dataclass(frozen=True)
+class SleepSnapshot:
+    """What a decision is made of.
+
+    Attributes:
+        now_s: s since the epoch.
+        nodes: the managed nodes.
+        pods: pods that wait for a node, in order of creation.
+        forecast: number of nodes of each family that demand is expected to need while a node wakes.
+    """
+
+    now_s: float
+    nodes: Sequence[SleepNode]
+    pods: Sequence[WaitingPod] = ()
+    forecast: Mapping[str, int] = field(default_factory=dict)
+
+
+class Action(StrEnum):
+    """What is to be done with a node."""
+
+    CORDON = "cordon"
+    UNCORDON = "uncordon"
+    POWER_OFF = "powerOff"
+    POWER_ON = "powerOn"
+    GIVE_UP = "giveUp"
+
+
+class Command(NamedTuple):
+    """One thing to do."""
+
+    action: Action
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class SleepDecision:
+    """A decision.
+
+    Attributes:
+        states: state of each node once the commands are carried out.
+        commands: what is to be done, in this order.
+        waits: why each pending pod waits, by its name.
+    """
+
+    states: Mapping[str, SleepState]
+    commands: tuple[Command, ...]
+    waits: Mapping[str, str]
+
+
+def decide(snapshot: SleepSnapshot, settings: SleepSettings) -> SleepDecision:
+    """Decide which nodes sleep and which wake."""
+    decision = _Decision(snapshot, settings)
+    for node in snapshot.nodes:
+        decision.advance(node)
+    for pod in snapshot.pods:
+        decision.make_room(pod)
+    decision.keep_reserve()
+    for node in sorted(snapshot.nodes, key=lambda one: (-one.base_w, one.name)):
+        decision.cordon_idle(node)
+    decision.switch_off()
+    return decision.result()
+
+
+class Remembered(NamedTuple):
+    """What a process remembers of a node: a state, and the mark that it went with."""
+
+    mark: str
+    state: SleepState
+
+
+def recalled(remembered: Remembered | None, mark: str, *, tainted: bool, now_s: float) -> SleepState:
+    """The state of a node: what is remembered where it goes with the mark, else what the mark says.
+
+    The mark is the truth, since the process may have been another one a moment ago. What is remembered adds what no
+    mark has: since when a node is empty, and for how many looks a cordoned one has been quiet.
+    """
+    if remembered is not None and remembered.mark == mark:
+        return remembered.state
+    return state_of(mark, tainted=tainted, now_s=now_s)
+
+
+def still_holds(command: Command, seen: SleepNode, node: SleepNode | None) -> bool:
+    """Whether a command may be carried out on the node as it is now: no pod loses its node, and no node its mark.
+
+    Args:
+        command: the command.
+        seen: the node as the decision saw it.
+        node: as just read; None if it is gone.
+    """
+    if node is None or node.mark != seen.mark:
+        return False
+    if command.action in {Action.CORDON, Action.POWER_OFF}:
+        return node.jobs == 0 and not node.keep
+    if command.action is Action.UNCORDON:
+        # A node that an old view shows as ready may be off: without its mark nobody would wake it again.
+        return node.ready or isinstance(seen.state, Cordoned) or not node.switchable
+    return True
+
+
+class _Decision:
+    """A decision in the making."""
+
+    def __init__(self, snapshot: SleepSnapshot, settings: SleepSettings) -> None:
+        self._now_s, self._settings = snapshot.now_s, settings
+        self._nodes = snapshot.nodes
+        self._forecast = snapshot.forecast
+        self._states: dict[str, SleepState] = {}
+        self._commands: list[Command] = []
+        self._waits: dict[str, str] = {}
+        self._free = {node.name: node.free for node in snapshot.nodes}
+        self._needed: set[str] = set()
+        self._ready_to_sleep: list[tuple[SleepNode, Cordoned]] = []
+        self._hopeless: dict[tuple[Room, NodeRules], str] = {}
+        self._missing: Counter[str] = Counter()
+        self._n_waking = sum(isinstance(node.state, Waking) for node in snapshot.nodes)
+
+    def result(self) -> SleepDecision:
+        """The decision."""
+        return SleepDecision(self._states, tuple(self._commands), self._waits)
+
+    # ---- what is seen of a node
+
+    def advance(self, node: SleepNode) -> None:
+        """Advance the state of a node by what is seen of it."""
+        match node.state:
+            case Awake() as state:
+                self._states[node.name] = state.seen(empty=node.jobs == 0, now_s=self._now_s)
+            case Cordoned() as state:
+                self._advance_cordoned(node, state)
+            case Asleep() as state:
+                self._advance_asleep(node, state)
+            case Waking() as state:
+                self._advance_waking(node, state)
+            case Failed() as state:
+                self._states[node.name] = state
+                if node.ready:
+                    self._uncordon(node, "ready after it was given up")
+                elif node.jobs:
+                    self._retry_failed(node, state)
+
+    def _advance_cordoned(self, node: SleepNode, state: Cordoned) -> None:
+        reason = "a pod came" if node.jobs else node.keep
+        if reason or not node.ready:
+            self._uncordon(node, reason or "not ready")
+            return
+        state = state.quiet()
+        self._states[node.name] = state
+        quiet_s = self._now_s - state.since_s
+        if quiet_s < 0.0:  # the clock went back: settle anew
+            self._states[node.name] = Cordoned(self._now_s, state.quiet_looks)
+        elif quiet_s >= self._settings.settle_s and state.quiet_looks >= self._settings.settle_looks:
+            self._ready_to_sleep.append((node, state))
+
+    def switch_off(self) -> None:
+        """Switch those cordoned nodes off that nobody has needed in this decision."""
+        for node, state in self._ready_to_sleep:
+            if self._states[node.name] == state:
+                self._states[node.name] = state.asleep(self._now_s)
+                self._commands.append(Command(Action.POWER_OFF, node.name, "empty and cordoned"))
+
+    def _advance_asleep(self, node: SleepNode, state: Asleep) -> None:
+        self._states[node.name] = state
+        if node.keep:
+            self._wake(node, node.keep)
+        elif node.jobs:
+            # Bound by name, or by a scheduler that had not seen the taint yet.
+            self._wake(node, "a pod is bound to it")
+        elif node.ready and node.switchable and self._now_s - state.since_s >= self._settings.wake_timeout_s:
+            self._uncordon(node, "on, although it was switched off")
+
+    def _advance_waking(self, node: SleepNode, state: Waking) -> None:
+        self._states[node.name] = state
+        waited_s = self._now_s - state.since_s
+        if node.ready:
+            self._n_waking -= 1
+            self._uncordon(node, "woken")
+        elif waited_s < 0.0:
+            self._states[node.name] = Waking(self._now_s, state.attempt)
+        elif waited_s >= self._settings.wake_timeout_s:
+            waited = f"not ready {waited_s:.0f} s after attempt {state.attempt}"
+            if state.attempt < self._settings.wake_attempts:
+                self._states[node.name] = state.told_again(self._now_s)
+                self._commands.append(Command(Action.POWER_ON, node.name, waited))
+            else:
+                self._n_waking -= 1
+                self._states[node.name] = state.failed(self._now_s)
+                self._commands.append(Command(Action.GIVE_UP, node.name, waited))
+
+    def _retry_failed(self, node: SleepNode, state: Failed) -> bool:
+        """Whether a node that was given up is tried again, now that it is needed still."""
+        if abs(self._now_s - state.since_s) < self._settings.failed_s or not self._has_wake_slot(node):
+            return False
+        self._n_waking += 1
+        self._states[node.name] = state.waking(self._now_s)
+        self._commands.append(Command(Action.POWER_ON, node.name, "given up before, and needed still"))
+        return True
+
+    # ---- pods
+
+    def make_room(self, pod: WaitingPod) -> None:
+        """Give a pending pod room, and say why it waits."""
+        kind = pod.requests, pod.rules
+        if kind in self._hopeless:
+            self._waits[pod.name] = self._hopeless[kind]
+        elif not self._found_room(pod):
+            self._waits[pod.name] = self._hopeless[kind] = self._why_none(pod)
+
+    def _found_room(self, pod: WaitingPod) -> bool:
+        fitting = [node for node in self._nodes if self._fits(pod, node)]
+        for kind, told in ((Awake, "{} has room"), (Waking, "{} is waking")):
+            for node in fitting:
+                if isinstance(self._states[node.name], kind) and (kind is Waking or node.ready):
+                    return self._assign(pod, node, told)
+        for node in fitting:
+            if isinstance(self._states[node.name], Cordoned):
+                self._uncordon(node, f"pod {pod.name} needs it")
+                return self._assign(pod, node, "{} was opened for it")
+        resting = [node for node in fitting if isinstance(self._states[node.name], Asleep)]
+        for node in sorted(resting, key=lambda one: (self._cost_w_min(pod, one), one.name)):
+            if self._wake(node, f"pod {pod.name} needs it"):
+                return self._assign(pod, node, "{} is being woken for it")
+        for node in fitting:
+            state = self._states[node.name]
+            if not resting and isinstance(state, Failed) and self._retry_failed(node, state):
+                return self._assign(pod, node, "{} was given up and is tried again")
+        return False
+
+    def _why_none(self, pod: WaitingPod) -> str:
+        fitting = [node for node in self._nodes if self._fits(pod, node)]
+        if any(isinstance(self._states[node.name], Asleep) for node in fitting):
+            return "a sleeping node has room for it; it waits for power, or for others to have woken"
+        given_up = [node.name for node in fitting if isinstance(self._states[node.name], Failed)]
+        if given_up:
+            return f"the nodes that have room for it do not wake: {', '.join(given_up[:3])}"
+        if fitting:
+            return f"{fitting[0].name} has room for it and is not ready"
+        return "no node, awake or asleep, has room for it"
+
+    def _fits(self, pod: WaitingPod, node: SleepNode) -> bool:
+        return self._free[node.name].holds(pod.requests) and pod.rules.admits(node.labels, node.name, node.taints)
+
+    def _assign(self, pod: WaitingPod, node: SleepNode, told: str) -> bool:
+        self._free[node.name] = self._free[node.name].less(pod.requests)
+        self._needed.add(node.name)
+        self._waits[pod.name] = told.format(node.name)
+        return True
+
+    def _cost_w_min(self, pod: WaitingPod, node: SleepNode) -> float:
+        """Cost of the pod on a sleeping node, W min: that of SCORING=marginal."""
+        free, gpus = self._free[node.name], node.allocatable.gpus
+        return float(
+            marginal_cost_w_min(
+                node.base_w,
+                -_POLICY.wake_stay_min,
+                0.0,
+                1.0 if gpus > 0.0 else 0.0,
+                free.cores,
+                free.gpus,
+                _POLICY.stranded_gpu * node.base_w / max(1.0, gpus),
+                _POLICY.gpu_node_surcharge * node.base_w / max(1.0, node.allocatable.cores),
+                _POLICY.cores_per_gpu,
+                pod.duration_min,
+                pod.requests.cores,
+                pod.requests.gpus,
+            )
+        )
+
+    # ---- the reserve
+
+    def keep_reserve(self) -> None:
+        """Have as many nodes of each family awake or waking as the settings and the forecast ask for."""
+        for node in self._nodes:
+            wanted = max(self._settings.min_awake, self._forecast.get(node.family, 0))
+            self._missing.setdefault(node.family, wanted)
+            state = self._states[node.name]
+            if isinstance(state, Waking) or (isinstance(state, Awake) and node.ready):
+                self._missing[node.family] -= 1
+        for node in sorted(self._nodes, key=lambda one: (one.base_w, one.name)):
+            if self._missing[node.family] <= 0:
+                continue
+            state = self._states[node.name]
+            if isinstance(state, Cordoned):
+                self._uncordon(node, "reserve")
+            elif not (isinstance(state, Asleep) and self._wake(node, "reserve")):
+                continue
+            self._needed.add(node.name)
+            self._missing[node.family] -= 1
+
+    # ---- sleep
+
+    def cordon_idle(self, node: SleepNode) -> None:
+        """Cordon a node that has been empty for long enough, if nobody needs it."""
+        state = self._states[node.name]
+        if not isinstance(state, Awake) or state.empty_since_s is None or not node.ready or node.keep:
+            return
+        idle_s = self._now_s - state.empty_since_s
+        if idle_s < self._settings.empty_s or node.name in self._needed or self._missing[node.family] >= 0:
+            return
+        self._missing[node.family] += 1
+        self._states[node.name] = state.cordoned(self._now_s)
+        self._commands.append(Command(Action.CORDON, node.name, f"empty for {idle_s:.0f} s"))
+
+    # ---- commands
+
+    def _uncordon(self, node: SleepNode, reason: str) -> None:
+        self._states[node.name] = Awake()
+        self._commands.append(Command(Action.UNCORDON, node.name, reason))
+
+    def _has_wake_slot(self, node: SleepNode) -> bool:
+        return node.may_wake and self._n_waking < self._settings.max_waking
+
+    def _wake(self, node: SleepNode, reason: str) -> bool:
+        """Wake a sleeping node, if there is room for another one that wakes."""
+        state = self._states[node.name]
+        if not isinstance(state, Asleep):
+            return False
+        if not node.switchable:
+            self._uncordon(node, reason)
+            return True
+        if not self._has_wake_slot(node):
+            return False
+        self._n_waking += 1
+        self._states[node.name] = state.waking(self._now_s)
+        self._commands.append(Command(Action.POWER_ON, node.name, reason))
+        return True

@@ -1,0 +1,168 @@
+"""The life of a node that may sleep.
+
+A node that nobody needs is cordoned first, with a taint of Joulie's own, because a pod may be on its way to it. Only
+when no pod has come is it put to sleep. It is woken for pods that wait, for the forecast, or because a pod is bound to
+it after all, and becomes awake when its kubelet is ready. One that does not come back is told again, then given up for
+a while, and others are woken in its place.
+
+    Awake --nobody needs it--> Cordoned --quiet--> Asleep --needed--> Waking --ready--> Awake
+      ^                           |                  |                 |  ^
+      +-------- needed -----------+                  |      told again +--+   too often: Failed --later--> Waking
+      +-------- came up by itself -------------------+------------------------------+
+
+The states are types with the legal transitions only: nothing goes to `Asleep` but through `Cordoned`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Awake:
+    """On, and open to pods.
+
+    Attributes:
+        empty_since_s: since when no pod but those of DaemonSets is on it, s since the epoch; None while there is one.
+    """
+
+    empty_since_s: float | None = None
+
+    def seen(self, *, empty: bool, now_s: float) -> Awake:
+        """The state after a look; a clock that went back starts the time anew."""
+        if not empty:
+            return Awake()
+        since_s = self.empty_since_s
+        return Awake(now_s if since_s is None or since_s > now_s else since_s)
+
+    def cordoned(self, now_s: float) -> Cordoned:
+        """Nobody needs it: keep pods off it."""
+        return Cordoned(now_s)
+
+
+@dataclass(frozen=True)
+class Cordoned:
+    """On and empty, closed to pods; one may still be on its way.
+
+    Attributes:
+        since_s: since when, s since the epoch.
+        quiet_looks: looks of this process at which it was cordoned and empty, whatever the clock says.
+    """
+
+    since_s: float
+    quiet_looks: int = 0
+
+    def quiet(self) -> Cordoned:
+        """Another look without a pod."""
+        return replace(self, quiet_looks=self.quiet_looks + 1)
+
+    def awake(self) -> Awake:
+        """It is needed after all, or a pod came."""
+        return Awake()
+
+    def asleep(self, now_s: float) -> Asleep:
+        """No pod came: switch it off."""
+        return Asleep(now_s)
+
+
+@dataclass(frozen=True)
+class Asleep:
+    """Told to switch off.
+
+    Attributes:
+        since_s: since when, s since the epoch.
+    """
+
+    since_s: float
+
+    def waking(self, now_s: float) -> Waking:
+        """It is needed: switch it on."""
+        return Waking(now_s, 1)
+
+    def awake(self) -> Awake:
+        """It came up by itself: after a loss of mains power, or by somebody's hand."""
+        return Awake()
+
+
+@dataclass(frozen=True)
+class Waking:
+    """Told to switch on; its kubelet is not ready yet.
+
+    Attributes:
+        since_s: when it was told last, s since the epoch.
+        attempt: how often it was told.
+    """
+
+    since_s: float
+    attempt: int
+
+    def awake(self) -> Awake:
+        """It is ready."""
+        return Awake()
+
+    def told_again(self, now_s: float) -> Waking:
+        """It did not become ready in time."""
+        return Waking(now_s, self.attempt + 1)
+
+    def failed(self, now_s: float) -> Failed:
+        """It was told often enough."""
+        return Failed(now_s)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Given up: nothing waits for it.
+
+    Attributes:
+        since_s: since when, s since the epoch.
+    """
+
+    since_s: float
+
+    def awake(self) -> Awake:
+        """It is ready after all."""
+        return Awake()
+
+    def waking(self, now_s: float) -> Waking:
+        """It was given up long ago, and is needed still."""
+        return Waking(now_s, 1)
+
+
+SleepState = Awake | Cordoned | Asleep | Waking | Failed
+
+
+def mark_of(state: SleepState) -> str:
+    """The text of the node's annotation that keeps its state over a restart; empty for `Awake`."""
+    match state:
+        case Awake():
+            return ""
+        case Waking():
+            return f"waking since {state.since_s:.0f} attempt {state.attempt}"
+        case Cordoned() | Asleep() | Failed():
+            return f"{type(state).__name__.lower()} since {state.since_s:.0f}"
+
+
+def state_of(mark: str, *, tainted: bool, now_s: float) -> SleepState:
+    """The state that a node's annotation keeps.
+
+    A node with Joulie's taint and a text that nobody can read may be off and may have pods on their way to it: it is
+    taken for one that was told to wake now.
+
+    Args:
+        mark: text of the annotation; empty without one.
+        tainted: whether the node has Joulie's taint.
+        now_s: s since the epoch.
+    """
+    if not tainted and not mark:
+        return Awake()
+    match mark.split():
+        case ["waking", "since", since, "attempt", attempt] if since.isdecimal() and attempt.isdecimal():
+            return Waking(float(since), max(1, int(attempt)))
+        case ["cordoned", "since", since] if since.isdecimal():
+            return Cordoned(float(since))
+        case ["asleep", "since", since] if since.isdecimal():
+            return Asleep(float(since))
+        case ["failed", "since", since] if since.isdecimal():
+            return Failed(float(since))
+        case _:
+            return Waking(now_s, 1)
