@@ -147,6 +147,24 @@ def test_readings_change_no_limit_of_a_budget_without_a_breaker(case, data):
             assert outcome.measured_w >= least_w - EPS_W, "a node without a reading counts with its worst case"
 
 
+@settings(deadline=None, max_examples=30)
+@given(fleets(), st.floats(0.3, 1.1), st.data())
+def test_nodes_of_a_lower_priority_are_at_their_floor_before_a_higher_one_gives(nodes, share, data):
+    n = len(nodes.names)
+    priority = np.array([data.draw(st.sampled_from([-10, 0, 1000])) for _ in range(n)], dtype=np.int64)
+    plain = replace(nodes, critical=np.zeros(n, dtype=np.bool_))
+    limit_w = share * float(nodes.full_w.sum())
+    found = decide_budgets(0.0, replace(plain, priority=priority), [Budget("b", limit_w, np.arange(n))], {}).limit_w
+    assert found.sum() <= max(limit_w, float(nodes.floor_w.sum())) + EPS_W * n
+    for high in range(n):
+        if found[high] < nodes.full_w[high] - 1e-3:
+            lower = priority < priority[high]
+            assert np.allclose(found[lower], nodes.floor_w[lower], atol=1e-3)
+    alike = decide_budgets(0.0, plain, [Budget("b", limit_w, np.arange(n))], {}).limit_w
+    same = replace(plain, priority=np.full(n, 7, dtype=np.int64))
+    assert decide_budgets(0.0, same, [Budget("b", limit_w, np.arange(n))], {}).limit_w.tolist() == alike.tolist()
+
+
 @settings(deadline=None, max_examples=20)
 @given(fleets_with_budgets)
 def test_an_observed_budget_limits_nothing(case):

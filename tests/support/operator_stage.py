@@ -103,8 +103,10 @@ class Stage:
         await self.client.create(NODES, {"metadata": {"name": name, "labels": LABELS | labels}, "status": status})
         await until(lambda: self.view.node(name))
 
-    async def add_pod(self, name, node="", **annotations):
+    async def add_pod(self, name, node="", *, priority=None, **annotations):
         spec = {"nodeName": node, "containers": [{"name": "c"}]}
+        if priority is not None:
+            spec["priority"] = priority
         meta = {"name": name, "annotations": {key.replace("_", "-"): value for key, value in annotations.items()}}
         meta["annotations"] = {f"joulie.io/{key}": value for key, value in meta["annotations"].items()}
         await self.client.create(PODS, {"metadata": meta, "spec": spec, "status": {"phase": "Running"}}, "default")

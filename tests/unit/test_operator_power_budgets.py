@@ -151,6 +151,22 @@ def test_the_tightest_of_nested_budgets_holds_and_standard_nodes_give_first(tmp_
     play(body, tmp_path, mode=Mode.ENFORCE)
 
 
+def test_standard_nodes_give_in_the_order_of_their_pods_priority_classes(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        for name, priority in (("node-0", 1000), ("node-1", 1000), ("node-2", -5)):
+            await stage.add_pod(f"pod-{name}", name, priority=priority)
+        await until(lambda: len(stage.view.ledger.priorities) == 3)
+        await create(stage, "hall", 4 * FULL_W - 4_000.0)
+        await settled(stage)
+        given_w = {name: FULL_W - await asked_w(stage, name) for name in FLEET}
+        assert given_w["node-2"] == pytest.approx(FULL_W - FLOOR_W), "the lowest priority gives all that it can"
+        assert 0.0 < given_w["node-3"] < FULL_W - FLOOR_W
+        assert given_w["node-0"] == given_w["node-1"] == 0.0
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
 def test_a_budget_below_what_is_possible_is_reported_with_what_is_missing(tmp_path):
     async def body(stage):
         await fleet(stage)

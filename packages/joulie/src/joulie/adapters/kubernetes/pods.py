@@ -136,6 +136,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
         gpu_limits: annotation that lets it take part in the search for power limits, or not; None if absent or invalid.
         progress_metric: counter of its work; empty without one.
         gpu_power_limit_w: upper bound of the limit of its GPUs that it states, W; None if absent or invalid.
+        priority: value of its PriorityClass; 0 without one.
         claimed_gpus: GPUs among `requests` that these claims give to it; 0 until they were looked up.
     """
 
@@ -163,6 +164,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     simulated: SimulatedUse | None = None
     mistakes: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
+    priority: int = 0
     claimed_gpus: float = 0.0
     gpu_limits: bool | None = None
     progress_metric: str = ""
@@ -256,6 +258,7 @@ def pod_facts(pod: Pod, profile_key: str = names.POWER_PROFILE_LABEL) -> PodFact
         simulated=None if _SIMULATED.isdisjoint(meta.annotations) else simulated_use(pod),
         mistakes=tuple(mistakes),
         claims=_claims(pod),
+        priority=pod.spec.priority or 0,
         gpu_limits=gpu_limits,
         progress_metric=progress_metric,
         gpu_power_limit_w=gpu_power_limit_w,

@@ -36,6 +36,8 @@ class _Share(NamedTuple):
     lifts_caps: bool
     """Whether it also lifts the caps of that node."""
     load: Load
+    priority: int | None = None
+    """Value of its PriorityClass, where it counts for its node."""
 
 
 class PodLedger:
@@ -51,6 +53,7 @@ class PodLedger:
             node is nominated for it.
         full_power: number of those that must not run under caps, likewise.
         loads: requests of running pods by node; nodes without any are absent.
+        priorities: number of bound pods by PriorityClass value, by node; those of DaemonSets do not count.
         invalid_pods: pods with invalid annotations that have not been reported by an event yet.
     """
 
@@ -60,6 +63,7 @@ class PodLedger:
         self.blocking: dict[str, int] = {}
         self.full_power: dict[str, int] = {}
         self.loads: dict[str, Load] = {}
+        self.priorities: dict[str, dict[int, int]] = {}
         self.invalid_pods: dict[Key, PodFacts] = {}
         self._profiles: dict[WorkloadKey, ProfileFacts] = {}
         self._pods: dict[WorkloadKey, dict[Key, PodFacts]] = defaultdict(dict)
@@ -107,7 +111,8 @@ class PodLedger:
         place = pod.node_name if bound else _nominated(pod)
         guarded = pod.guarded(profile)
         blocked = place if place and guarded.blocks else ""
-        return _Share(demand.weight, pod.node_name, blocked, bool(blocked) and guarded.lifts_caps, load)
+        priority = pod.priority if bound and not (pod.daemon or pod.static) else None
+        return _Share(demand.weight, pod.node_name, blocked, bool(blocked) and guarded.lifts_caps, load, priority)
 
     def _index_pod(self, key: Key, old: PodFacts | None, new: PodFacts | None) -> None:
         if old is not None and (new is None or new.owner != old.owner):
@@ -130,6 +135,13 @@ class PodLedger:
             _add(self.blocking, share.blocked, sign)
         if share.lifts_caps:
             _add(self.full_power, share.blocked, sign)
+        if share.priority is not None:
+            of_node = self.priorities.setdefault(share.node, {})
+            count = of_node.pop(share.priority, 0) + sign
+            if count:
+                of_node[share.priority] = count
+            if not of_node:
+                del self.priorities[share.node]
         if share.load != NO_LOAD:
             old = self.loads.pop(share.node, NO_LOAD)
             new = Load(

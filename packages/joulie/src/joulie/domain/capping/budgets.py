@@ -119,6 +119,7 @@ class BudgetNodes:
         steerable: whether a new limit will be carried out.
         power_w: measured power, W; NaN where there is no fresh reading.
         read_s: time of the reading, s.
+        priority: nodes that are not critical give in ascending order of it; None where all are alike.
     """
 
     names: tuple[str, ...]
@@ -130,6 +131,7 @@ class BudgetNodes:
     steerable: BoolArray
     power_w: FloatArray
     read_s: FloatArray
+    priority: IntArray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +237,8 @@ def _decide_one(
     covered, settings = budget.nodes, budget.feed
     low_w = floor_w[covered]
     high_w = np.maximum(wanted_w[covered], low_w + _MIN_RANGE_W)
-    servers = FeedServers(nodes.critical[covered], low_w, high_w, np.ones(covered.size))
+    tier = None if nodes.priority is None else nodes.priority[covered]
+    servers = FeedServers(nodes.critical[covered], low_w, high_w, np.ones(covered.size), tier)
     names = tuple(nodes.names[index] for index in covered.tolist())
     if before is None:
         feed = first_memory(servers, settings, now_s)

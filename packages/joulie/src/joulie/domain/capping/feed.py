@@ -9,11 +9,12 @@ seconds. So the question is never what the servers draw but what they could draw
 3. **Alarm.** At a heat that only an overload explains, or without telemetry, limits go at once to where the feed
    carries the worst.
 
-Only standard servers are limited. Down to the knee of their throughput all have the same level: those that draw the
-most give the most, which costs the least work for a watt. Below the knee, work for the energy falls (A40: half the
-power does 0.41 of the work), so some are kept at the knee, those first that do most work for a joule, and the others go
-to their floor. Critical servers are limited where the feed could not carry them beside standard servers at their floor,
-and then only in alarm, unless the worst case must be carried at all times (`FeedSettings.limit_critical`).
+Only standard servers are limited, those of the lowest tier first. Within a tier, down to the knee of their throughput
+all have the same level: those that draw the most give the most, which costs the least work for a watt. Below the knee,
+work for the energy falls (A40: half the power does 0.41 of the work), so some are kept at the knee, those first that do
+most work for a joule, and the others go to their floor. Critical servers are limited where the feed could not carry
+them beside standard servers at their floor, and then only in alarm, unless the worst case must be carried at all times
+(`FeedSettings.limit_critical`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from enum import StrEnum
 import numpy as np
 
 from joulie.domain.capping.trip import TripCurve
-from joulie.domain.units import BoolArray, FloatArray, finite, non_negative, positive
+from joulie.domain.units import BoolArray, FloatArray, IntArray, finite, non_negative, positive
 
 LEVELS = np.linspace(0.0, 1.0, 101)
 """Steps of the level: 0 leaves standard servers their floor, 1 full power."""
@@ -52,12 +53,14 @@ class FeedServers:
         floor_w: lowest limit that a server can be given, W.
         full_w: the most it can draw without one, W.
         work_per_j: work for a joule, in any unit; decides only who goes to the floor first.
+        tier: standard servers of a lower tier are at their floor before those of a higher one give; None for one tier.
     """
 
     critical: BoolArray
     floor_w: FloatArray
     full_w: FloatArray
     work_per_j: FloatArray
+    tier: IntArray | None = None
 
     def __post_init__(self) -> None:
         positive("full_w - floor_w", self.full_w - non_negative("floor_w", self.floor_w))
@@ -256,13 +259,22 @@ def _carried_w(settings: FeedSettings, heat: float) -> float:
 
 def _ladder_w(servers: FeedServers, settings: FeedSettings) -> FloatArray:
     """Limits at each of `LEVELS`, W, shape ``(n_levels, n)``; no limit falls from one to the next."""
-    standard = np.flatnonzero(~servers.critical)
-    order = standard[np.argsort(-servers.work_per_j[standard], kind="stable")]
-    below = np.minimum(LEVELS, settings.knee) / settings.knee
-    # Below the knee one server after the other rises to it; above it all rise together.
-    risen = np.clip(order.size * below[:, np.newaxis] - np.arange(order.size), 0.0, 1.0)
     share = np.ones((LEVELS.size, servers.critical.size))
-    share[:, order] = settings.knee * risen + np.maximum(LEVELS - settings.knee, 0.0)[:, np.newaxis]
+    standard = np.flatnonzero(~servers.critical)
+    tier = np.zeros(servers.critical.size, dtype=np.int64) if servers.tier is None else servers.tier
+    range_w = servers.full_w - servers.floor_w
+    left_w = LEVELS * float(range_w[standard].sum())
+    for one in np.unique(tier[standard])[::-1].tolist():
+        members = standard[tier[standard] == one]
+        of_tier_w = float(range_w[members].sum())
+        # One tier alone has the level itself, without a rounding error.
+        level = LEVELS if members.size == standard.size else np.clip(left_w / of_tier_w, 0.0, 1.0)
+        left_w = left_w - of_tier_w
+        order = members[np.argsort(-servers.work_per_j[members], kind="stable")]
+        below = np.minimum(level, settings.knee) / settings.knee
+        # Below the knee one server after the other rises to it; above it all rise together.
+        risen = np.clip(order.size * below[:, np.newaxis] - np.arange(order.size), 0.0, 1.0)
+        share[:, order] = settings.knee * risen + np.maximum(level - settings.knee, 0.0)[:, np.newaxis]
     return np.asarray(servers.floor_w + share * (servers.full_w - servers.floor_w))
 
 

@@ -24,6 +24,7 @@ from joulie.domain.units import FloatArray
 UNKNOWN_NODE_W = 1500.0
 """Worst case of a node of unknown hardware where no other node tells more, W."""
 _NO_LIMIT_W = float("inf")
+_NO_PRIORITY = (0,)
 _SETS_LIMITS = {ControlOutcome.APPLIED, ControlOutcome.NONE}
 _WHOLE_NODE = {"platform", "prometheus", PROFILE_PROMETHEUS}
 """Sources that measure the whole node; others leave out what no limit reaches."""
@@ -93,7 +94,7 @@ class LimitsOfNodes:
             .reshape(-1, 4)
             .T
         )
-        critical = self._view.ledger.full_power
+        critical, priorities = self._view.ledger.full_power, self._view.ledger.priorities
         steerable = [
             one is not None and one.floor_w < one.full_w and self._answers(node, response_s, now_s)
             for node, one in zip(nodes, limits, strict=True)
@@ -108,6 +109,7 @@ class LimitsOfNodes:
             steerable=np.array(steerable, dtype=np.bool_),
             power_w=_whole_power_w(power, limits),
             read_s=power.time_s,
+            priority=np.array([max(priorities.get(node.name, _NO_PRIORITY)) for node in nodes], dtype=np.int64),
         )
         return found, limits
 
