@@ -4,8 +4,10 @@ import pytest
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.power_trials import protocol_of
-from joulie.adapters.kubernetes.resources import NODES, POWER_TRIALS
+from joulie.adapters.kubernetes.resources import NODES, PODS, POWER_TRIALS
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.domain.mode import Mode
+from joulie.domain.policy import PodPhase
 from joulie.domain.trial.protocol import Arm, arms
 from support.operator_stage import LABELS, play, until
 
@@ -183,5 +185,87 @@ def test_the_course_is_exported_while_this_replica_leads(tmp_path):
             assert shown("trial_nodes", arm=arm) == 3.0 * found.count(arm)
         stage.metrics.stood_down()
         assert (shown("trial_block"), shown("trials", reason="InBlock")) == (0.0, None)
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
+
+
+async def run_jobs(stage, protocol, count, treated_s, failed=False):
+    """Pods of one owner on all nodes, for ten minutes or as long as `treated_s` where enforced; each look sees them."""
+    arms_now = protocol.arms_at(stage.now_s)
+    for number in range(count):
+        for node in FLEET:
+            name = f"pod-{stage.now_s:.0f}-{node}-{number}"
+            await create_pod(stage, name, node)
+    await until(lambda: len(stage.view.pods) == count * len(FLEET))
+    await look(stage)
+    await finish(stage, [node for node in FLEET if arms_now[node] is Arm.CONTROL], 600.0, failed=False)
+    await finish(stage, [node for node in FLEET if arms_now[node] is Arm.TREATMENT], treated_s - 600.0, failed=failed)
+    return arms_now
+
+
+async def create_pod(stage, name, node):
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": True}
+    meta = {"name": name, "ownerReferences": [owner]}
+    spec = {"nodeName": node, "containers": [{"name": "c"}]}
+    await stage.client.create(PODS, {"metadata": meta, "spec": spec}, "default")
+    status = {"phase": "Running", "startTime": rfc3339(stage.now_s)}
+    await stage.client.patch(PODS, name, {"status": status}, namespace="default", subresource="status")
+    await until(lambda: ("default", name) in stage.view.pods and running(stage, name))
+
+
+def running(stage, name):
+    return stage.view.pods["default", name].phase is PodPhase.RUNNING
+
+
+async def finish(stage, nodes, passed_s, *, failed):
+    found = (await stage.client.list(PODS)).items
+    phase = "Failed" if failed else "Succeeded"
+    for pod in found:
+        if pod.spec.node_name in nodes and pod.status.phase == "Running":
+            await stage.client.patch(
+                PODS,
+                pod.metadata.name,
+                {"status": {"phase": phase}},
+                namespace=pod.metadata.namespace,
+                subresource="status",
+            )
+    await until(
+        lambda: not any(one.phase is PodPhase.RUNNING and one.node_name in nodes for one in stage.view.pods.values())
+    )
+    await look(stage, passed_s)
+
+
+@pytest.mark.parametrize(
+    ("guard", "treated_s", "failed", "why"),
+    [
+        ({"maxSlowdownPercent": 5}, 900.0, False, "pods on enforced nodes run longer by 5"),
+        ({"maxFailuresPercent": 10}, 900.0, True, "the share of pods that fail is higher"),
+        ({"maxSlowdownPercent": 80}, 900.0, False, None),
+        ({}, 900.0, True, None),
+    ],
+)
+def test_the_guard_ends_a_trial_that_harms_pods_and_a_new_leader_leaves_it_ended(
+    tmp_path, guard, treated_s, failed, why
+):
+    async def body(stage):
+        await fleet(stage)
+        await create(stage, guard=guard)
+        await look(stage)
+        protocol = protocol_of(await trial(stage))
+        first_half_only = next(
+            block for block in protocol.blocks() if len(set(arms(block.treated))) == 2 and block.index % 2 == 0
+        )
+        await look(stage, first_half_only.start_s - stage.now_s)
+        await run_jobs(stage, protocol, 8, treated_s, failed)
+        found = await trial(stage)
+        if why is None:
+            assert reason(found) == "InBlock"
+            return
+        assert reason(found) == "GuardBroken"
+        assert found.status.conditions[0].message.startswith(why)
+        assert await look(stage) == dict.fromkeys(FLEET, (None, None))
+        stage.start()
+        assert await look(stage, HOUR_S) == dict.fromkeys(FLEET, (None, None))
+        assert reason(await trial(stage)) == "GuardBroken"
 
     play(body, tmp_path, mode=Mode.OBSERVE)

@@ -123,6 +123,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
         daemon: whether the pod belongs to a DaemonSet.
         gated: whether the pod has a scheduling gate.
         terminating: whether the pod is being deleted.
+        failed: whether the pod has ended, and not successfully.
         static: whether it is the mirror of a static pod of the kubelet.
         nominated_node: node on which kube-scheduler makes room for the pod by preemption; empty if there is none.
         owner: workload that the pod belongs to.
@@ -155,6 +156,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     daemon: bool = False
     gated: bool = False
     terminating: bool = False
+    failed: bool = False
     static: bool = False
     nominated_node: str = ""
     controller: OwnerReference | None = None
@@ -252,6 +254,7 @@ def pod_facts(pod: Pod, profile_key: str = names.POWER_PROFILE_LABEL) -> PodFact
         static=controller is not None and controller.kind == "Node",
         nominated_node=sys.intern(pod.status.nominated_node_name),
         controller=None if controller is None else _reference(controller),
+        failed=pod.status.phase == "Failed",
         running_since_s=_running_since_s(pod) if phase is PodPhase.RUNNING else None,
         memory_limit_gib=memory_limit_gib(pod),
         placement=rules,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from joulie.adapters.kubernetes.api.v1alpha1 import PowerTrial, TrialProtocol
 from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
 from joulie.domain.quantities import SECONDS_PER_MINUTE
+from joulie.domain.trial.guard import Bounds
 from joulie.domain.trial.protocol import Protocol, Treated
 
 RUNNING = "Running"
@@ -44,4 +45,25 @@ def stored_protocol(protocol: Protocol) -> TrialProtocol:
         second_half=protocol.second_half,
         left_out=protocol.left_out,
         order=tuple(one.value for one in protocol.order),
+    )
+
+
+def bounds_of(trial: PowerTrial) -> Bounds | None:
+    """What a trial may cost at most; None without a guard.
+
+    Raises:
+        InvalidQuantityError: a bound is out of range.
+    """
+    guard = trial.spec.guard
+    if guard is None:
+        return None
+
+    def share(percent: float | None) -> float | None:
+        return None if percent is None else percent / 100.0
+
+    wait_min = guard.max_wait_minutes
+    return Bounds(
+        share(guard.max_slowdown_percent),
+        share(guard.max_failures_percent),
+        None if wait_min is None else wait_min * SECONDS_PER_MINUTE,
     )

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from joulie.domain.trial.protocol import Arm
 
-REASONS = ("InBlock", "Waiting", "Completed", "Stopped", "Invalid")
+REASONS = ("InBlock", "Waiting", "Completed", "Stopped", "GuardBroken", "Invalid")
 """Reasons of a trial's condition Running."""
 
 

@@ -29,7 +29,7 @@ from joulie.adapters.kubernetes.api.v1alpha1.trial import MAX_NODES_OF_HALF
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.events import EventRecorder, Severity
-from joulie.adapters.kubernetes.power_trials import RUNNING, protocol_of, stored_protocol
+from joulie.adapters.kubernetes.power_trials import RUNNING, bounds_of, protocol_of, stored_protocol
 from joulie.adapters.kubernetes.resources import NODES, POWER_TRIALS
 from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
 from joulie.adapters.kubernetes.writer import write_all
@@ -37,14 +37,18 @@ from joulie.apps.operator.facts import NodeFacts
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.operator.trial_metrics import TrialMetrics
+from joulie.apps.operator.trial_pods import TrialPods
 from joulie.domain.control import ControlledNode, Decision
 from joulie.domain.mode import Mode
 from joulie.domain.quantities import SECONDS_PER_MINUTE
 from joulie.domain.trial.draw import TrialNode, draw
+from joulie.domain.trial.guard import broken, estimates
 from joulie.domain.trial.protocol import MIN_PAIRS, Arm, Protocol
 from joulie.domain.units import InvalidQuantityError
 from joulie.program.leadership import NotLeadingError
 
+GUARD_BROKEN = "GuardBroken"
+"""Reason of a trial that its guard ended, for good: a new leader has not seen what broke the bound."""
 LOOK_S = 10.0
 """Interval of looking at the trials, s: how late a block may begin."""
 _BLOCK_MIN = 360
@@ -86,6 +90,7 @@ class Trials:
         self._may_write = may_write
         self._now_s = now_s
         self._decision: Decision | None = None
+        self._pods: TrialPods | None = None
 
     def decided(self, decision: Decision) -> None:
         """Take the latest decision: nodes are matched by their power in it."""
@@ -134,15 +139,18 @@ class Trials:
         """A trial's status, and the arms of its nodes while one of its blocks is in force."""
         if trial.spec.stop:
             return self._status(trial, trial.status.protocol, False, "Stopped", "stopped by its spec"), {}
+        ended = next((one for one in trial.status.conditions if one.reason == GUARD_BROKEN), None)
+        if ended is not None:
+            return self._status(trial, trial.status.protocol, False, GUARD_BROKEN, ended.message), {}
         if running:
             return self._status(trial, trial.status.protocol, False, "Waiting", f"trial {running} is running"), {}
         try:
             protocol = protocol_of(trial) or self._drawn(trial)
+            if protocol is not None:
+                return self._in_force(trial, protocol)
         except (ValueError, InvalidQuantityError) as error:
             return self._status(trial, trial.status.protocol, False, "Invalid", str(error)), {}
-        if protocol is None:
-            return self._status(trial, None, False, "Waiting", "the nodes are not known yet"), {}
-        return self._in_force(trial, protocol)
+        return self._status(trial, None, False, "Waiting", "the nodes are not known yet"), {}
 
     def _in_force(self, trial: PowerTrial, protocol: Protocol) -> tuple[PowerTrialStatus, Mapping[str, Arm]]:
         now_s, stored = self._now_s(), stored_protocol(protocol)
@@ -151,9 +159,25 @@ class Trials:
             if now_s >= protocol.end_s:
                 return self._status(trial, stored, False, "Completed", "all blocks are over"), {}
             return self._status(trial, stored, False, "Waiting", f"starts at {stored.start_time}"), {}
+        if harm := self._harm(trial, protocol):
+            return self._status(trial, stored, False, GUARD_BROKEN, harm), {}
         status = self._status(trial, stored, True, "InBlock", f"block {block.index + 1} of {2 * len(protocol.order)}")
         status = msgspec.structs.replace(status, block=block.index + 1, treated=block.treated.value)
         return status, protocol.arms_at(now_s)
+
+    def _harm(self, trial: PowerTrial, protocol: Protocol) -> str:
+        """Which bound of the guard is broken, in words; empty if none is.
+
+        Raises:
+            InvalidQuantityError: a bound is out of range.
+        """
+        bounds = bounds_of(trial)
+        if bounds is None:
+            return ""
+        if self._pods is None or self._pods.protocol != protocol:
+            self._pods = TrialPods(protocol)
+        self._pods.look(self._view.pods.values(), self._now_s())
+        return broken(estimates(self._pods.ended), bounds)
 
     def _drawn(self, trial: PowerTrial) -> Protocol | None:
         """Draw a trial from the nodes as they are now; None without a decision, which says how loaded they are."""
@@ -204,7 +228,7 @@ class Trials:
             regarding = ObjectReference(
                 POWER_TRIALS.kind, trial.metadata.name, POWER_TRIALS.api_version, uid=trial.metadata.uid
             )
-            severity: Severity = "Warning" if condition.reason == "Invalid" else "Normal"
+            severity: Severity = "Warning" if condition.reason in ("Invalid", GUARD_BROKEN) else "Normal"
             self._events.emit(regarding, severity, f"Trial{condition.reason}", condition.message)
 
     # ---- nodes

@@ -26,10 +26,28 @@ _MAX_PAIRS = 200
 LabelValue = Annotated[str, Meta(extra_json_schema={"maxLength": 63})]
 Labels = Annotated[dict[str, LabelValue], Meta(extra_json_schema={"maxProperties": 16})]
 Minutes = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 10080})]
+Percent = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 1000})]
 Washout = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 10080})]
 Pairs = Annotated[int, Meta(extra_json_schema={"minimum": MIN_PAIRS, "maximum": _MAX_PAIRS})]
 Half = Annotated[tuple[Name, ...], up_to(MAX_NODES_OF_HALF)]
 Order = Annotated[tuple[Annotated[str, one_of(Treated)], ...], up_to(2 * _MAX_PAIRS)]
+
+
+class TrialGuard(JoulieStruct, frozen=True):
+    """What a trial may cost at most; beyond it the trial ends. Without a bound nothing of that kind ends it.
+
+    A bound is broken when a confidence sequence, which holds at all looks together, lies above it. The operator judges
+    by the pods that it saw start and end on the trial's nodes, and begins anew when it is restarted.
+
+    Attributes:
+        max_slowdown_percent: by which pods of one owner run longer on enforced nodes than on observed ones, %.
+        max_failures_percent: by which a larger share of pods fails on enforced nodes, percentage points.
+        max_wait_minutes: mean wait of pods for a node, min.
+    """
+
+    max_slowdown_percent: Percent | None = None
+    max_failures_percent: Percent | None = None
+    max_wait_minutes: Minutes | None = None
 
 
 class PowerTrialSpec(JoulieStruct, frozen=True):
@@ -45,6 +63,7 @@ class PowerTrialSpec(JoulieStruct, frozen=True):
         seed: seed of the draw; drawn from the object's UID by default.
         start_time: start of the first block; when the operator first sees the object by default.
         stop: whether to end the trial now.
+        guard: what ends the trial early.
     """
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -68,6 +87,7 @@ class PowerTrialSpec(JoulieStruct, frozen=True):
     seed: Count | None = None
     start_time: Timestamp | None = None
     stop: bool | None = None
+    guard: TrialGuard | None = None
 
 
 class TrialProtocol(JoulieStruct, frozen=True):
