@@ -154,6 +154,17 @@ def test_a_checkpoint_among_the_first_windows_does_not_move_the_baseline():
     assert step.slowdown == pytest.approx(clean.slowdown, abs=0.005)
 
 
+def test_a_limit_that_has_come_to_cost_a_little_more_is_noticed_after_three_windows():
+    rng = np.random.default_rng(4)
+    trials, hold = search(noise=0.005)
+    for _ in range(20):
+        trials = trials.measured(window(hold.limit_w, noise=0.005, rng=rng))
+    assert next_step(trials, RESPONSE, LIMITS_W, Goal(1.10)).limit_w == hold.limit_w
+    for _ in range(3):  # slower by less than a change of phase, and by less than one window proves
+        trials = trials.measured(window(hold.limit_w, speed=0.955, noise=0.002, rng=rng))
+    assert next_step(trials, RESPONSE, LIMITS_W, Goal(1.10)).limit_w > hold.limit_w
+
+
 def test_the_baseline_of_a_limited_job_does_not_grow_old():
     trials, hold = search()
     for _ in range(BASELINE_AGE):

@@ -194,9 +194,16 @@ class _Logged(NamedTuple):
 
 
 def _usual(windows: Sequence[_Logged], within: float) -> list[_Logged]:
-    """The windows near the median progress, without those that a short pause fell into."""
+    """The windows near the median progress, without those that a short pause fell into.
+
+    Where the newest `PHASE_WINDOWS` all depart from it the job has changed a little: then only they count.
+    """
     middle = median(window.progress for window in windows)
-    return [window for window in windows if abs(window.progress - middle) <= within] or list(windows)
+    near = [abs(window.progress - middle) <= within for window in windows]
+    newest = windows[-PHASE_WINDOWS:]
+    if len(newest) == PHASE_WINDOWS and not any(near[-PHASE_WINDOWS:]):
+        return list(newest)
+    return [window for window, counts in zip(windows, near, strict=True) if counts] or list(windows)
 
 
 def _scatter(windows: Sequence[_Logged]) -> float:
