@@ -13,7 +13,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware, NodeTwin
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.names import CLASSIFIER, MANAGED_BY_LABEL
 from joulie.adapters.kubernetes.pods import pod_facts
-from joulie.adapters.kubernetes.resources import NAMESPACES, NODE_HARDWARES, NODE_TWINS, NODES, WORKLOAD_PROFILES
+from joulie.adapters.kubernetes.resources import NAMESPACES, NODE_HARDWARES, NODE_TWINS, NODES, PODS, WORKLOAD_PROFILES
 from joulie.apps.extender import answers
 from joulie.apps.extender.feed import (
     Feed,
@@ -30,6 +30,7 @@ from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import ReportedHardware
 from joulie.domain.mode import Mode
 from joulie.domain.scoring.extender import NodeClass
+from joulie.domain.scoring.occupancy import Occupancy
 from joulie_lab.fakes.kubernetes import FakeCluster
 
 STATUS: dict[str, Any] = {
@@ -159,7 +160,11 @@ def pod_of_train() -> Any:
     )
 
 
-def with_feed(tmp_path: Path, body: Callable[[KubeClient, Feed, Fleet], Awaitable[None]]) -> None:
+def with_feed(
+    tmp_path: Path,
+    body: Callable[[KubeClient, Feed, Fleet], Awaitable[None]],
+    occupancy: Occupancy | None = None,
+) -> None:
     """Run `body` with a feed that is synced with a fake cluster."""
 
     async def main() -> None:
@@ -167,7 +172,7 @@ def with_feed(tmp_path: Path, body: Callable[[KubeClient, Feed, Fleet], Awaitabl
             kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
             async with KubeClient.connect(kubeconfig=kubeconfig) as client:
                 fleet = Fleet(300.0)
-                feed = Feed(client, fleet, BUILTIN_CATALOGUE, min_confidence=0.5, silence_s=30.0)
+                feed = Feed(client, fleet, BUILTIN_CATALOGUE, min_confidence=0.5, silence_s=30.0, occupancy=occupancy)
                 assert "nodetwins" in (feed.why_not_ready() or "")
                 running = asyncio.create_task(feed.run())
                 async with asyncio.timeout(20.0):
@@ -263,6 +268,33 @@ def test_g14_policies_of_a_namespace_limit_the_power_of_its_pods_nodes(tmp_path:
             await until(lambda: passed() == ["n1"])
 
     with_feed(tmp_path, body)
+
+
+def test_pods_are_watched_for_marginal_scoring_only(tmp_path: Path) -> None:
+    occupancy = Occupancy()
+
+    async def body(client: KubeClient, feed: Feed, _fleet: Fleet) -> None:
+        def used() -> list[float]:
+            return occupancy.view(0.0).used_cores.tolist()
+
+        await client.create(NODES, {"metadata": {"name": "n1"}})
+        await client.create(NAMESPACES, {"metadata": {"name": "team"}})
+        container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "3"}}}
+        for name, node in (("bound", {"nodeName": "n1"}), ("pending", {})):
+            spec = {"containers": [container], **node}
+            await client.create(PODS, {"metadata": {"name": name}, "spec": spec}, namespace="team")
+        await until(lambda: used() == [0.0, 3.0])
+        assert {state.resource: state.objects for state in feed.states()}["pods"] == 1
+        finished = {"status": {"phase": "Succeeded"}}
+        await client.apply(PODS, "bound", finished, field_manager="t", namespace="team", subresource="status")
+        await until(lambda: used() == [0.0, 0.0])
+
+    with_feed(tmp_path, body, occupancy)
+
+    async def without(_client: KubeClient, feed: Feed, _fleet: Fleet) -> None:
+        assert "pods" not in feed.caches
+
+    with_feed(tmp_path, without)
 
 
 def test_g14_of_a_namespace_only_policies_about_power_are_kept() -> None:

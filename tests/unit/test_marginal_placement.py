@@ -218,6 +218,14 @@ def test_requests_of_daemons_count_but_keep_no_node_up() -> None:
     assert occupancy.view(NOW_S).used_cores[at] == 0.0
 
 
+def test_a_deleted_node_may_still_have_pods_that_request_nothing() -> None:
+    occupancy = Occupancy()
+    occupancy.set_pod("d", placed(life=None, cores=0.0), NOW_S)
+    occupancy.forget("n")
+    occupancy.set_pod("d", None, NOW_S)
+    assert occupancy.index == {}
+
+
 def test_a_pod_that_starts_late_counts_from_its_start() -> None:
     occupancy = Occupancy()
     occupancy.set_pod("a", placed(started_s=None), NOW_S - 60.0)
@@ -235,7 +243,7 @@ def test_indices_of_deleted_nodes_are_used_again() -> None:
     occupancy.forget("n7")
     assert "n7" in occupancy.index  # there is a pod on it
     occupancy.set_pod(7, None, NOW_S)
-    occupancy.forget("n7")
+    assert "n7" not in occupancy.index
     occupancy.set_pod("new", placed("m", stated_min=5.0), NOW_S)
     assert occupancy.index["m"] == 8
     assert busy_min(occupancy, "m") == 5.0

@@ -106,12 +106,13 @@ class Occupancy:
         self.index_changes = 0
         self._n_nodes = NO_PODS + 1
         self._free_nodes: list[int] = []
+        self._deleted: set[str] = set()
         self.lifetimes = LifeTables(_POLICY.prior_mean_min, _POLICY.prior_weight_min, groups=_N_GROUPS)
         self._pods: dict[Hashable, tuple[int, PlacedPod]] = {}
         self._learned_s = -np.inf
-        # By index of node: milli-cores, milli-GPUs and pods that keep it up; since when it is empty; until when it is
-        # expected to be busy.
-        self._sums = np.zeros((3, _FIRST_CAPACITY), np.int64)
+        # By index of node: milli-cores, milli-GPUs, pods that keep it up and all pods; since when it is empty; until
+        # when it is expected to be busy.
+        self._sums = np.zeros((4, _FIRST_CAPACITY), np.int64)
         self._times_s = np.full((2, _FIRST_CAPACITY), -np.inf)
         # By slot of pod: node and row of its life table, which is -1 in a free slot; start and stated duration.
         self._places = np.full((2, _FIRST_CAPACITY), -1, np.int64)
@@ -128,17 +129,18 @@ class Occupancy:
         if pod is not None:
             self._add(key, pod, now_s)
 
-    def awoke(self, node: str, now_s: float) -> None:
-        """A node came back from sleep: it is empty since now."""
-        self._times_s[_EMPTY_SINCE, self._index_of(node)] = now_s
-
     def forget(self, node: str) -> None:
         """A node was deleted; it is kept for as long as there are pods on it."""
         index = self.index.get(node)
-        if index is not None and not self._sums[:, index].any():
-            self._times_s[:, self.index.pop(node)] = -np.inf
-            self._free_nodes.append(index)
-            self.index_changes += 1
+        if index is None:
+            return
+        if self._sums[:, index].any():
+            self._deleted.add(node)
+            return
+        self._deleted.discard(node)
+        self._times_s[:, self.index.pop(node)] = -np.inf
+        self._free_nodes.append(index)
+        self.index_changes += 1
 
     def refresh(self, now_s: float) -> None:
         """Estimate anew until when each node is busy; at intervals, learn from the ages of running pods.
@@ -161,7 +163,7 @@ class Occupancy:
     def view(self, now_s: float) -> OccupancyView:
         """What pods have requested by node, and for how long nodes are expected to be up."""
         n_nodes = self._n_nodes
-        milli_cores, milli_gpus, n_jobs = self._sums[:, :n_nodes]
+        milli_cores, milli_gpus, n_jobs, _ = self._sums[:, :n_nodes]
         empty_since_s, busy_until_s = self._times_s[:, :n_nodes]
         empty_min, busy_min = (
             np.maximum(0.0, seconds / SECONDS_PER_MINUTE) for seconds in (now_s - empty_since_s, busy_until_s - now_s)
@@ -190,8 +192,12 @@ class Occupancy:
         index = self.index[pod.node]
         del self._pods[key]
         self._count(index, pod, -1)
-        if pod.life is None:
-            return
+        if pod.life is not None:
+            self._end(slot, index, now_s, ended=ended)
+        if pod.node in self._deleted:
+            self.forget(pod.node)
+
+    def _end(self, slot: int, index: int, now_s: float, *, ended: bool) -> None:
         lifetime_min = max(0.0, now_s - self._times_of_pods[0, slot]) / SECONDS_PER_MINUTE
         self.lifetimes.ended(int(self._places[_ROW, slot]), lifetime_min if ended else None)
         if self._sums[_JOBS, index] == 0:
@@ -201,7 +207,7 @@ class Occupancy:
 
     def _count(self, index: int, pod: PlacedPod, sign: int) -> None:
         self._sums[:, index] += sign * np.array(
-            [round(pod.cores * _MILLI), round(pod.gpus * _MILLI), pod.life is not None]
+            [round(pod.cores * _MILLI), round(pod.gpus * _MILLI), pod.life is not None, 1]
         )
 
     def _index_of(self, node: str) -> int:
