@@ -125,6 +125,9 @@ class Job(_Wire, tag_field="type", tag="job"):
     namespace: Annotated[
         str, Meta(pattern=_NAMESPACE, max_length=_MAX_NAMESPACE, description="Namespace of the pod")
     ] = "default"
+    owner: Annotated[
+        str, Meta(description="The same for all runs of a workload that recurs; empty for one that does not")
+    ] = ""
     sensitivity: Sensitivity = field(default_factory=Sensitivity)
     workload_class: WorkloadClass = field(default_factory=WorkloadClass)
     workload_profile: WorkloadProfile = field(default_factory=WorkloadProfile)
@@ -327,6 +330,7 @@ def _job(wire: Job) -> TraceJob:
         ),
         cpu_sensitivity=_level(wire.sensitivity.cpu),
         gpu_sensitivity=_level(wire.sensitivity.gpu),
+        owner=wire.owner,
     )
 
 
@@ -352,6 +356,7 @@ def _wire(job: TraceJob) -> Job:
         gang=job.gang,
         submit_time_offset_sec=job.submit_s,
         namespace=job.namespace,
+        owner=job.owner,
         pod_template=PodTemplate(
             requests=dict(job.requests),
             annotations=dict(job.annotations),

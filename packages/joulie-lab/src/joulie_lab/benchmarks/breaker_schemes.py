@@ -15,6 +15,7 @@ import numpy as np
 
 from joulie.domain.capping.feed import FeedReading, FeedServers, FeedSettings, decide_feed, first_memory
 from joulie.domain.units import FloatArray
+from joulie_lab.simulation.polca import next_stage, power_share
 
 
 class Scheme(Protocol):
@@ -114,15 +115,7 @@ class Thunderbolt:
 
 
 class Polca:
-    """Two thresholds and a brake, low priority first (POLCA; Patel et al., ASPLOS'24).
-
-    From 80 % of the rating standard servers run at 1,275 MHz, from 89 % at 1,110 MHz and critical ones at 1,305 MHz, of
-    1,410 MHz (A100); at 100 % the brake takes all to 288 MHz. A threshold is left 5 % below it. A clock is told as the
-    power of a fully loaded server at it.
-    """
-
-    T1, T2, BRAKE, BACK = 0.80, 0.89, 1.00, 0.05
-    STANDARD_T1, STANDARD_T2, CRITICAL_T2, BRAKED = (clock / 1410.0 for clock in (1275.0, 1110.0, 1305.0, 288.0))
+    """`joulie_lab.simulation.polca`, with the power of all servers over the rating as the load."""
 
     def __init__(self, servers: FeedServers, settings: FeedSettings, rng: np.random.Generator) -> None:
         self._servers, self._settings = servers, settings
@@ -131,18 +124,9 @@ class Polca:
     def limits_w(self, now_s: float, reading: FeedReading | None) -> FloatArray:
         """Limits by the stage that the load has reached."""
         if reading is not None:
-            load = float(reading.power_w.sum()) / self._settings.rating_w
-            thresholds = (self.T1, self.T2, self.BRAKE)
-            reached = sum(load > threshold for threshold in thresholds)
-            held = sum(load > threshold - self.BACK for threshold in thresholds)
-            self._stage = max(reached, min(self._stage, held))
-        standard = (1.0, self.STANDARD_T1, self.STANDARD_T2, self.BRAKED)[self._stage]
-        critical = (1.0, 1.0, self.CRITICAL_T2, self.BRAKED)[self._stage]
-        return np.where(self._servers.critical, self._limit_w(critical), self._limit_w(standard))
-
-    def _limit_w(self, clock: float) -> FloatArray:
-        """Power of fully loaded servers at a clock: 40 % of what is not floor in proportion to it, 60 % to its cube."""
-        share = 0.4 * clock + 0.6 * clock**3
+            self._stage = next_stage(float(reading.power_w.sum()) / self._settings.rating_w, self._stage)
+        critical, standard = (power_share(self._stage, critical=critical) for critical in (True, False))
+        share = np.where(self._servers.critical, critical, standard)
         return np.maximum(self._servers.full_w * share, self._servers.floor_w)
 
 

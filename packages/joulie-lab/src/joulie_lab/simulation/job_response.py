@@ -50,6 +50,8 @@ class IdleStates(StrEnum):
 
     ALL = "all"
     MANAGED = "managed"
+    MEASURED = "measured"
+    """No deep states; a GPU that no pod holds draws what users read (`joulie.domain.hardware.idle_readings`)."""
     NONE = "none"
 
     def allowed(self, managed: npt.ArrayLike) -> BoolArray:

@@ -113,6 +113,7 @@ class TraceJob:
         profile: how it uses the resources that it requests.
         cpu_sensitivity: sensitivity to CPU caps: high, medium or low; empty if unknown.
         gpu_sensitivity: sensitivity to GPU caps, likewise.
+        owner: what is the same for all runs of a workload that recurs, such as its CronJob; empty where none does.
     """
 
     job_id: str
@@ -134,6 +135,7 @@ class TraceJob:
     profile: JobProfile = JobProfile()
     cpu_sensitivity: str = ""
     gpu_sensitivity: str = ""
+    owner: str = ""
 
     def __post_init__(self) -> None:
         finite_number("submitTimeOffsetSec", self.submit_s, minimum=0.0, maximum=_MAX_TIME_S)
@@ -172,6 +174,11 @@ class TraceJob:
             gpu_share=self._gpu_share(int(gpus)),
             gpu_resource=kinds[0] if kinds else "",
         )
+
+    @property
+    def known_as(self) -> str:
+        """What tells it from workloads that behave in another way."""
+        return self.owner or self.workload_id
 
     @property
     def is_performance(self) -> bool:

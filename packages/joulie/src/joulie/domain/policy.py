@@ -247,6 +247,22 @@ class PolicySettings:
 
 
 @dataclass(frozen=True)
+class FullPower:
+    """All nodes at full power, for limits of single GPUs by what their jobs bear (`joulie.domain.capping.live`).
+
+    The default: caps of nodes either slow standard work beyond 5 % or save nothing measurable (design record 0031).
+    """
+
+    settings: PolicySettings
+    uses_time: ClassVar[bool] = False
+
+    def plan(self, snapshot: ClusterSnapshot) -> Plan:
+        """See `Policy.plan`."""
+        nodes = snapshot.by_density()
+        return _plan(FULL_POWER, nodes, {node.name for node in nodes})
+
+
+@dataclass(frozen=True)
 class StaticPartition:
     """A fixed share of performance nodes: ``round(N * STATIC_HP_FRAC)``."""
 
@@ -394,8 +410,11 @@ def _cap(choice: CapChoice | None) -> Cap | None:
 
 PolicyFactory = Callable[[PolicySettings], Policy]
 
+FULL_POWER = "full_power"
+"""The default policy."""
 POLICIES: Mapping[str, PolicyFactory] = MappingProxyType(
     {
+        FULL_POWER: FullPower,
         "static_partition": StaticPartition,
         "queue_aware_v1": QueueAware,
         "rule_swap_v1": RuleSwap,

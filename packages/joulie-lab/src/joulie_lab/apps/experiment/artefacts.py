@@ -325,7 +325,7 @@ def _write_run(place: Path, run: FinishedRun) -> None:
     _write_json(place / "metrics.json", asdict(metrics(outcome)))
     with (place / "events.jsonl").open("w", encoding="utf-8") as lines:
         lines.writelines(json.dumps(event, allow_nan=False) + "\n" for event in _events(outcome))
-    scalars = ("duration_s", "it_j", "cooling_j", "busy_gpu_j", "carbon_g", "cost", "notes", "invalid")
+    scalars = ("duration_s", "it_j", "cooling_j", "busy_gpu_j", "busy_gpu_s", "carbon_g", "cost", "notes", "invalid")
     values = {name: getattr(outcome, name) for name in scalars}
     values["pace"] = outcome.pace and asdict(outcome.pace)
     key = {"variant": run.key.variant, "seed": run.key.seed, **run.key.physics._asdict()}

@@ -82,6 +82,8 @@ def run_native(
         gpu_throughput=physics.gpu_throughput,
         gpu_limits=build_limits(variant, experiment.control) if variant.joulie else None,
         gpu_limit_pct=variant.gpu_limit_pct,
+        gpu_scheme=variant.gpu_scheme,
+        gpu_speeds=experiment.gpu_work == "speeds",
         climate=experiment.climate,
         plant=partial(open_plant, experiment.cooling),
         seed=seed,

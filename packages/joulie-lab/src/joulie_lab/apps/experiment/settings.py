@@ -105,7 +105,7 @@ def build_limits(variant: Variant, times: ControlTimes) -> GpuLimits | None:
         VariantError: a setting is unknown, or its value is invalid.
     """
     settings = operator_settings(variant, times)
-    if not settings.gpu_limits:
+    if not settings.limits_jobs:
         return None
     performance = Goal(settings.gpu_limits_performance_slowdown) if settings.gpu_limits_performance else None
     return GpuLimits(Goal(settings.gpu_limits_standard_slowdown), performance, settings.gpu_limits_pace)

@@ -75,6 +75,7 @@ class RunMetrics:
         carbon_kg: emissions, kgCO2eq; None without a carbon intensity.
         cost: cost in the scenario's currency; None without a price.
         busy_gpu_kwh: energy of GPUs while pods held them, kWh; None where it was not measured.
+        busy_gpu_h: time for which pods held GPUs, GPU-h; None where it was not measured.
     """
 
     duration_h: float
@@ -121,6 +122,7 @@ class RunMetrics:
     carbon_kg: float | None
     cost: float | None
     busy_gpu_kwh: float | None = None
+    busy_gpu_h: float | None = None
 
     @property
     def unfinished(self) -> int:
@@ -181,6 +183,7 @@ def metrics(outcome: Outcome) -> RunMetrics:
         carbon_kg=None if outcome.carbon_g is None else outcome.carbon_g / 1000.0,
         cost=outcome.cost,
         busy_gpu_kwh=None if outcome.busy_gpu_j is None else joules_to_kwh(outcome.busy_gpu_j),
+        busy_gpu_h=None if outcome.busy_gpu_s is None else outcome.busy_gpu_s / SECONDS_PER_HOUR,
     )
 
 

@@ -136,6 +136,7 @@ class Outcome:
         drains: drains, ordered by start.
         series: the cluster over time.
         busy_gpu_j: energy of GPUs while pods held them, J; None where it was not measured.
+        busy_gpu_s: time for which pods held GPUs, GPU-s; None where it was not measured.
         carbon_g: emissions, gCO2eq; None if the scenario names no carbon intensity.
         cost: cost in the scenario's currency; None if it names no price.
         notes: notes for the reader: lines left out, power extrapolated.
@@ -151,6 +152,7 @@ class Outcome:
     drains: tuple[Drain, ...]
     series: OutcomeSeries
     busy_gpu_j: float | None = None
+    busy_gpu_s: float | None = None
     carbon_g: float | None = None
     cost: float | None = None
     notes: tuple[str, ...] = field(default=())

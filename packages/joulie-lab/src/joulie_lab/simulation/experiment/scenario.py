@@ -27,6 +27,8 @@ from joulie_lab.simulation.workloads.settings import GeneratorSettings
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", max_length=40)]
 Throughput = Literal["measured", "published"]
+SchemeName = Literal["node-wide", "best", "best-all"]
+GpuWork = Literal["equal", "pinned", "speeds"]
 
 
 class _Model(BaseModel):
@@ -45,6 +47,8 @@ class NodeGroup(_Model):
         memory_gib: allocatable memory of a node, GiB.
         gpu: GPU model, by its name in the hardware catalogue.
         gpus: number of GPUs of a node.
+        gpu_speed: rate of work on one of these GPUs, over that on the GPU that the jobs' work is told in; counts where
+            the experiment's `gpu_work` is ``speeds``.
         labels: node labels, in addition to those that name the hardware.
     """
 
@@ -56,6 +60,7 @@ class NodeGroup(_Model):
     memory_gib: PositiveFloat = 1024.0
     gpu: str | None = None
     gpus: NonNegativeInt = 0
+    gpu_speed: PositiveFloat = 1.0
     labels: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -88,11 +93,14 @@ class TraceWorkload(_Model):
         trace: path of the trace file.
         generate: settings of the generator.
         skip_bad_lines: whether to skip invalid lines of the file; they are counted in any case.
+        repeats: share of the workloads with GPUs that are another run of an earlier one, where there is one of the same
+            family and size: they respond to power limits as that one did, and limits that were found for it are known.
     """
 
     trace: str | None = None
     generate: GeneratorSettings | None = None
     skip_bad_lines: bool = False
+    repeats: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -113,6 +121,9 @@ class Variant(_Model):
         scheduler: `joulie` is kube-scheduler with the extender, `joulie-energy` the same with SCORING=energy, `kube`
             kube-scheduler alone; the other names are schedulers of `joulie simulate`, for native runs only.
         gpu_limit_pct: fixed power limit of all GPUs, % of the default one, as `nvidia-smi -pl` sets it; native runs.
+        gpu_scheme: other limits of GPUs, native runs. ``node-wide``: one for all GPUs of a node by POLCA's thresholds
+            of its power; ``best``: for each standard job the one with the least energy within 5 % slowdown, in
+            hindsight; ``best-all``: also for performance jobs, within 2 %.
         without_caps: name of the variant that this one equals except for its caps: the saving of this one is the part
             of that one's saving that comes from placement.
     """
@@ -123,6 +134,7 @@ class Variant(_Model):
     operator: dict[str, str] = Field(default_factory=dict)
     scheduler: str = "joulie"
     gpu_limit_pct: Annotated[float, Field(gt=0.0, le=100.0)] | None = None
+    gpu_scheme: SchemeName | None = None
     without_caps: Name | None = None
 
     @model_validator(mode="after")
@@ -181,6 +193,9 @@ class Experiment(_Model):
         variants: variants to compare; the first one is the baseline.
         control: intervals of operator and agents.
         physics: physics assumptions.
+        gpu_work: what a GPU-hour of a job is worth on other GPUs. ``equal``: the same work on every GPU; ``speeds``: by
+            `gpu_speed` of the node group; ``pinned``: each workload names one GPU model of the cluster, drawn by the
+            number of its GPUs, so that nothing can be moved.
         hours: length of the arrivals, h; jobs of a trace that are submitted later are left out, and counted.
         drain_hours: time after the arrivals for jobs to finish, h. Every run lasts hours + drain_hours, so that a
             faster variant is charged for its idle time at the end.
@@ -197,6 +212,7 @@ class Experiment(_Model):
     variants: Annotated[tuple[Variant, ...], Field(min_length=1)]
     control: ControlTimes = ControlTimes()
     physics: Physics = Physics()
+    gpu_work: GpuWork = "equal"
     hours: Annotated[PositiveFloat, Field(le=MAX_HOURS)]
     drain_hours: Annotated[NonNegativeFloat, Field(le=MAX_HOURS)] = 24.0
     climate: Climate = Climate(mean_c=22.0, daily_amplitude_k=8.0, slow_amplitude_k=0.0, noise_std_k=0.0)

@@ -14,10 +14,11 @@ import numpy as np
 
 from joulie.domain.dynamics import lagged, lagged_mean
 from joulie.domain.hardware import CpuModel, GpuModel
+from joulie.domain.hardware.idle_readings import IDLE_READINGS
 from joulie.domain.power.cpu import FREQUENCY_EXPONENT, CpuPower
 from joulie.domain.power.gpu import DEEP_IDLE_SHARE, natural_power_w, operate_gpu
 from joulie.domain.units import BoolArray, FloatArray, IntArray, finite, positive
-from joulie_lab.simulation.gpu_response import N_PARAMETERS
+from joulie_lab.simulation.gpu_response import N_PARAMETERS, JobDeviation
 from joulie_lab.simulation.job_response import GpuResponse, IdleStates, activity_factor, throughput_model
 from joulie_lab.simulation.live.dynamics import (
     SETTLED_SHARE,
@@ -127,6 +128,7 @@ class LiveFleet:
         moving: whether a cap or clock limit has not settled at its target, shape ``(n_nodes,)``.
         gpu_jobs: jobs with a response of their own by node and device; the others respond as their GPU model does.
         busy_gpu_j: energy of GPUs while pods held them, J.
+        busy_gpu_s: time for which pods held GPUs, GPU-s.
     """
 
     def __init__(
@@ -166,6 +168,8 @@ class LiveFleet:
         self._gpu_idle_w = np.array([spec.gpu.idle_w if spec.gpu else 0.0 for spec in self.specs])
         self._gpu_default_w = np.array([spec.gpu.default_w if spec.gpu else 0.0 for spec in self.specs])
         self._gpu_unused_w = self._gpu_idle_w * np.where(self._deep_idle, DEEP_IDLE_SHARE, 1.0)
+        if idle_states is IdleStates.MEASURED:
+            self._gpu_unused_w = np.array([_read_idle_w(spec.gpu) for spec in self.specs])
         self._cpu, self._cpu_kind = _cpu_kinds(self.specs)
         self._gpu, self._gpu_kind = _gpu_kinds(self.specs, gpu_model, seed)
         zero = np.zeros(n_nodes)
@@ -191,6 +195,7 @@ class LiveFleet:
         self.saturated: BoolArray = np.zeros(n_nodes, dtype=np.bool_)
         self.moving: BoolArray = np.zeros(n_nodes, dtype=np.bool_)
         self.busy_gpu_j = 0.0
+        self.busy_gpu_s = 0.0
         self.load = FleetLoad.idle(n_nodes, self.n_devices)
         self.gpu_jobs: Mapping[tuple[int, int], GpuJob] = {}
         if n_nodes:
@@ -322,6 +327,7 @@ class LiveFleet:
             self.mean_frequency[nodes], self.mean_gpu_throughput[nodes] = mean.frequency, mean.gpu_throughput
         state.energy_j += wall_w * dt_s
         self.busy_gpu_j += float(self.gpu_device_w[self.load.gpu_busy].sum()) * dt_s
+        self.busy_gpu_s += int(self.load.gpu_busy.sum()) * dt_s
         target_k = ambient_k + package_w / self._conductance_w_per_k
         state.temperature_k = target_k + (state.temperature_k - target_k) * decay(dt_s, lags.thermal_tau_s)
         if len(nodes):
@@ -368,10 +374,32 @@ class LiveFleet:
         return np.asarray(self.state.package_w + self.state.platform_w + self.state.gpu_w)
 
     @property
+    def node_peak_w(self) -> FloatArray:
+        """Power of each node at full load, W."""
+        cpu_w = np.array([float(self._cpu[kind].curve_w[-1]) for kind in self._cpu_kind.tolist()])
+        return np.asarray(cpu_w + self._gpu_default_w * self.gpus)
+
+    @property
     def peak_w(self) -> float:
         """Power of all nodes at full load, W."""
-        cpu_w = sum(float(self._cpu[kind].curve_w[-1]) for kind in self._cpu_kind.tolist())
-        return cpu_w + float((self._gpu_default_w * self.gpus).sum())
+        return float(self.node_peak_w.sum())
+
+    def gpu_under(
+        self, index: int, limits_w: FloatArray, *, util: float, memory_share: float, deviation: JobDeviation
+    ) -> tuple[FloatArray, FloatArray]:
+        """What limits would do to a job on a GPU of a node: power, W, and rate of work as a share of the uncapped one.
+
+        Args:
+            index: the node, which has GPUs.
+            limits_w: limits, W, shape ``(n,)``.
+            util: utilisation of the GPU, 0..1.
+            memory_share: share of its work that is memory-bound, 0..1.
+            deviation: how the job responds to a limit.
+        """
+        response = self._gpu[self._gpu_kind[index]].for_jobs(np.array(deviation))
+        idle_w, max_w = self._gpu_idle_w[index], self._gpu_default_w[index]
+        state = operate_gpu(idle_w, max_w, util, limits_w, memory_share=memory_share, response=response)
+        return state.power_w, state.throughput.median
 
     def _settle(self, ambient_k: float) -> None:
         self.set_load(self.load)
@@ -493,6 +521,14 @@ class LiveFleet:
 def decay(dt_s: float, tau_s: float) -> float:
     """Share of a deviation that remains after a step: that of `lagged`, without its checks."""
     return math.exp(-dt_s / tau_s) if tau_s > 0.0 else 0.0
+
+
+def _read_idle_w(gpu: GpuModel | None) -> float:
+    """Power of a GPU that no pod holds as users read it, W; the catalogue's where there is no reading."""
+    if gpu is None:
+        return 0.0
+    found = IDLE_READINGS.get(gpu.key)
+    return gpu.idle_w if found is None else found.median_w
 
 
 def _cpu_kinds(specs: Sequence[NodeSpec]) -> tuple[list[CpuPower], IntArray]:

@@ -72,7 +72,7 @@ def activity(job: TraceJob) -> Activity:
         cpu_bound=_BOUND[job.cpu_class],
         gpu_memory_share=_GPU_MEMORY_SHARE[job.gpu_class],
         # Traces with other seeds have other profiles, so the key tells workloads of the same name apart.
-        gpu_deviation=drawn(f"{job.workload_id} {profile}") if job.shape.gpus else TYPICAL,
+        gpu_deviation=drawn(f"{job.known_as} {profile}") if job.shape.gpus else TYPICAL,
     )
 
 

@@ -44,6 +44,7 @@ class _Workload:
     """Pods of one workload on GPUs of one model, and their search."""
 
     key: str
+    owner: tuple[str, str]
     goal: Goal
     pods: dict[SimPod, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     live: LiveJob | None = None
@@ -62,6 +63,7 @@ class LimitSearch:
         self._fleet = fleet
         self._workloads: dict[tuple[str, str], _Workload] = {}
         self._due_s: dict[tuple[str, str], float] = {}
+        self._learned_w: dict[tuple[str, str], float] = {}
 
     @property
     def next_s(self) -> float:
@@ -75,7 +77,7 @@ class LimitSearch:
         if goal is None or gpu is None or not devices or pod.job.shape.gpu_share < 1.0:
             return
         name = (pod.job.workload_id, gpu.key)
-        workload = self._workloads.setdefault(name, _Workload(" ".join(name), goal))
+        workload = self._workloads.setdefault(name, _Workload(" ".join(name), (pod.job.known_as, gpu.key), goal))
         workload.pods[pod] = (node, devices)
         self._look(name, workload, now_s)
 
@@ -106,6 +108,8 @@ class LimitSearch:
             workload.live = live.measured(power_w, progress, POOLED, workload.goal, now_s)
             if workload.live.limit_w != live.limit_w:
                 changed |= self._apply(workload)
+            if isinstance(workload.live.step, Hold) and not workload.live.problem:
+                self._learned_w[workload.owner] = workload.live.step.limit_w
             self._look(name, workload, now_s)
         return changed
 
@@ -128,7 +132,7 @@ class LimitSearch:
     def _look(self, name: tuple[str, str], workload: _Workload, now_s: float) -> None:
         """Follow the workload's pods, and begin the next window."""
         gpus = self._gpus(workload)
-        live = workload.live or LiveJob.found(gpus, None)
+        live = workload.live or LiveJob.found(gpus, self._learned_w.get(workload.owner))
         if live.job.gpus != gpus.gpus:
             live = live.observed(gpus, now_s)
         workload.live = live

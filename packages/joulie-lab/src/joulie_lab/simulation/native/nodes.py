@@ -52,6 +52,7 @@ class SimNode:
         memory_gib: allocatable memory, GiB.
         gpu_resource: extended resource of its GPUs; empty without GPUs.
         labels: node labels, those of the KWOK node.
+        gpu_speed: see `NodeGroup.gpu_speed`.
         hardware: hardware as the operator knows it from the pool agent, which reads these labels.
     """
 
@@ -60,6 +61,7 @@ class SimNode:
     gpu_resource: str
     labels: Mapping[str, str] = field(hash=False)
     hardware: ResolvedHardware
+    gpu_speed: float = 1.0
 
     @property
     def name(self) -> str:
@@ -101,6 +103,7 @@ def _group(group: NodeGroup, catalogue: Catalogue) -> list[SimNode]:
             resource,
             {HOSTNAME_LABEL: name, MANAGED_LABEL: "true", **hardware_labels, **group.labels},
             hardware,
+            group.gpu_speed,
         )
         for name in (f"{group.name}-{number}" for number in range(group.count))
     ]

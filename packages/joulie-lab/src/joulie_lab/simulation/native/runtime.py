@@ -21,7 +21,7 @@ from joulie.domain.units import BoolArray, FloatArray, IntArray, finite, positiv
 from joulie_lab.simulation.climate import Climate
 from joulie_lab.simulation.cooling_plant import CoolingPlant
 from joulie_lab.simulation.experiment.outcome import NodeOutcome, Outcome
-from joulie_lab.simulation.experiment.scenario import ControlTimes
+from joulie_lab.simulation.experiment.scenario import ControlTimes, SchemeName
 from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.live.facility import Weather
 from joulie_lab.simulation.live.fleet import LiveFleet
@@ -31,6 +31,13 @@ from joulie_lab.simulation.native.control import Control, NativeControl
 from joulie_lab.simulation.native.facility import Facility
 from joulie_lab.simulation.native.fleet import CompiledFleet
 from joulie_lab.simulation.native.gate import GangGate
+from joulie_lab.simulation.native.gpu_schemes import (
+    PERFORMANCE_SLOWDOWN,
+    BestLimits,
+    GpuScheme,
+    NodeWideLimits,
+    limit_all,
+)
 from joulie_lab.simulation.native.jobs import Jobs
 from joulie_lab.simulation.native.kinds import KindTable
 from joulie_lab.simulation.native.limits import GpuLimits, LimitSearch
@@ -87,6 +94,8 @@ class Setup:
         gpu_throughput: model by name of how GPU work slows under a power limit.
         gpu_limits: search for the limit of each workload's GPUs; None without it.
         gpu_limit_pct: fixed limit of all GPUs over the run, % of the default one; None without it.
+        gpu_scheme: other limits of GPUs by name, see `Variant.gpu_scheme`; None without them.
+        gpu_speeds: whether GPU work runs at each node's own speed; if not, a GPU-hour is the same work on every GPU.
         climate: climate, for the outdoor temperature.
         plant: makes the cooling plant.
         seed: seed of the weather, of the GPU models' responses and of the scheduler's tie-breaking.
@@ -110,6 +119,8 @@ class Setup:
     gpu_throughput: str = "measured"
     gpu_limits: GpuLimits | None = None
     gpu_limit_pct: float | None = None
+    gpu_scheme: SchemeName | None = None
+    gpu_speeds: bool = False
     climate: Climate = field(default_factory=Climate)
     plant: Plant = lambda peak_w: None
     seed: int = 0
@@ -176,9 +187,10 @@ class _Run:
             gpu_model=setup.gpu_throughput,
             seed=setup.seed,
         )
-        self._limits = None if setup.gpu_limits is None else LimitSearch(setup.gpu_limits, self._fleet)
+        self._limits = _scheme(setup, self._fleet)
         if setup.gpu_limit_pct is not None:
-            _limit_all(self._fleet, setup.gpu_limit_pct)
+            limit_all(self._fleet, setup.gpu_limit_pct)
+        self._gpu_speed = np.array([[node.gpu_speed if setup.gpu_speeds else 1.0] for node in setup.nodes])
         plant = setup.plant(self._fleet.peak_w)
         started = None if plant is None else stack.enter_context(plant)
         self._facility = Facility(started, setup.intensity_g_per_kwh, setup.price_per_kwh)
@@ -252,7 +264,8 @@ class _Run:
         fleet.advance(dt_s, self._outdoor_k)
         self._now_s = until_s
         if len(self._unsteady):
-            self._running.advance(self._unsteady, until_s, fleet.mean_frequency, fleet.mean_gpu_throughput)
+            gpu_rate = fleet.mean_gpu_throughput * self._gpu_speed
+            self._running.advance(self._unsteady, until_s, fleet.mean_frequency, gpu_rate)
         if self._first_s < 0.0 and until_s == 0.0:
             fleet.state.energy_j[:] = 0.0
         # A plant's power is not linear in the heat, so its steps must not average over a long time with many events.
@@ -367,7 +380,7 @@ class _Run:
             fleet.set_load(running.load(loaded, fleet.cores[loaded]), loaded)
         if len(loaded) or len(self._unsteady):
             changed = np.union1d(loaded, self._unsteady) if len(self._unsteady) else loaded
-            running.rerate(changed, self._now_s, fleet.frequency, fleet.gpu_throughput)
+            running.rerate(changed, self._now_s, fleet.frequency, fleet.gpu_throughput * self._gpu_speed)
             self._mark_dirty()
         self._unsteady = fleet.unsteady(self._outdoor_k)
         if len(self._unsteady):
@@ -428,16 +441,25 @@ class _Run:
             drains=tuple(drain for drain in drains if drain.start_s >= 0.0),
             series=self._recorder.series(),
             busy_gpu_j=self._fleet.busy_gpu_j,
+            busy_gpu_s=self._fleet.busy_gpu_s,
             carbon_g=None if setup.intensity_g_per_kwh is None else facility.carbon_g,
             cost=None if setup.price_per_kwh is None else facility.cost,
             notes=self._jobs.notes,
         )
 
 
-def _limit_all(fleet: LiveFleet, percent: float) -> None:
-    for index, spec in enumerate(fleet.specs):
-        if spec.gpu is not None:
-            fleet.cap_gpus(index, percent / 100.0 * spec.gpu.default_w)
+def _scheme(setup: Setup, fleet: LiveFleet) -> GpuScheme | None:
+    if setup.gpu_limits is not None:
+        return LimitSearch(setup.gpu_limits, fleet)
+    match setup.gpu_scheme:
+        case "node-wide":
+            return NodeWideLimits(fleet)
+        case "best":
+            return BestLimits(fleet, GpuLimits().standard.max_slowdown, None)
+        case "best-all":
+            return BestLimits(fleet, GpuLimits().standard.max_slowdown, PERFORMANCE_SLOWDOWN)
+        case None:
+            return None
 
 
 _ALL_PERFORMANCE = StaticPartition(PolicySettings(static_hp_frac=1.0))

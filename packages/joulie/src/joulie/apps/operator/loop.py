@@ -122,7 +122,7 @@ class ControlLoop:
             openadr=_vtn(settings, clients, now_s),
         )
         self._gpu_limits: GpuLimits | None = None
-        if settings.gpu_limits and clients.prometheus is not None:
+        if settings.limits_jobs and clients.prometheus is not None:
             self._gpu_limits = GpuLimits(
                 client,
                 view,

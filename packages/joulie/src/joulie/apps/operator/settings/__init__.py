@@ -18,7 +18,7 @@ from joulie.domain.drain import DrainSettings, Escalation
 from joulie.domain.energy_split import EnergyBounds
 from joulie.domain.hardware.resolve import GPU_PRODUCT_KEYS
 from joulie.domain.hysteresis import Hysteresis
-from joulie.domain.policy import Cap, PolicySettings, Profile, ProfileCaps
+from joulie.domain.policy import FULL_POWER, Cap, PolicySettings, Profile, ProfileCaps
 from joulie.domain.scheduling.labels import LabelSelector
 from joulie.domain.twin import DEFAULT_RACK_CAPACITY_W
 from joulie.program.leadership import LeaderSettings
@@ -157,8 +157,9 @@ class OperatorSettings(
 
     policy_type: str = text(
         "POLICY_TYPE",
-        "static_partition",
-        "Policy: static_partition, queue_aware_v1, energy_per_work, rule_swap_v1, or one that a plug-in brings.",
+        FULL_POWER,
+        "Policy: full_power (no caps of nodes), static_partition, queue_aware_v1, energy_per_work, rule_swap_v1, or "
+        "one that a plug-in brings. Fixed caps slow standard work; some cost energy: see docs/experiments/owners.md.",
     )
     policy: PolicySettings = group(
         PolicySettings,
@@ -314,3 +315,10 @@ class OperatorSettings(
                 f"RECONCILE_INTERVAL ({self.reconcile_interval_s:g} s) must be at most half of "
                 f"TWIN_STALENESS_THRESHOLD ({self.twin_staleness_s:g} s), or twins grow old between two steps"
             )
+
+    @property
+    def limits_jobs(self) -> bool:
+        """Whether limits of single GPUs are searched for."""
+        if self.gpu_limits is None:
+            return self.policy_type == FULL_POWER and bool(self.prometheus_address)
+        return self.gpu_limits

@@ -7,16 +7,31 @@ from dataclasses import dataclass
 from joulie.domain.capping.live import Pace
 from joulie.settings import boolean, duration, group, listed, number, text
 
+_TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
+_FALSE = frozenset({"0", "false", "f", "no", "n", "off"})
+
+
+def _switch(text: str) -> bool | None:
+    """A boolean as other settings spell it; None for ``auto``."""
+    word = text.strip().lower()
+    if word == "auto":
+        return None
+    if word in _TRUE or word in _FALSE:
+        return word in _TRUE
+    raise ValueError(f"auto, true or false is expected, got {text!r}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class GpuLimitSettings:
     """Whose GPUs are limited, by how much, and how their progress is measured."""
 
-    gpu_limits: bool = boolean(
+    gpu_limits: bool | None = text(
         "GPU_LIMITS",
-        False,
+        "auto",
         "Search for each workload the power limit of its GPUs that saves the most energy within a slowdown, on "
-        "enforced nodes at full power. Needs PROMETHEUS_ADDRESS.",
+        "enforced nodes at full power: true, false, or auto, which is true with POLICY_TYPE full_power and a "
+        "PROMETHEUS_ADDRESS, which it needs.",
+        to=_switch,
     )
     gpu_limits_standard_slowdown: float = number(
         "GPU_LIMITS_SLOWDOWN_STANDARD",
