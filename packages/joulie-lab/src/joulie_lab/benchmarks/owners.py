@@ -47,8 +47,6 @@ VARIANTS = (
     ),
 )
 """What is compared; the first is the baseline."""
-_GPU_ONLY = frozenset({"pl-80", "pl-70", "node-wide", "per-job", "best", "best-all"})
-"""Without an effect where there are no GPUs."""
 
 
 class Part(NamedTuple):
@@ -57,40 +55,40 @@ class Part(NamedTuple):
     Attributes:
         cluster: shipped experiment.
         seeds: of the runs, looked at for no other purpose.
-        variants: by name; all of them if empty.
+        variants: by name.
         sets: overrides of the experiment.
     """
 
     cluster: str
     seeds: tuple[int, ...]
-    variants: tuple[str, ...] = ()
+    variants: tuple[str, ...]
     sets: tuple[str, ...] = ()
 
     def experiment(self) -> Experiment:
         """The experiment to run."""
         usual = load_experiment(self.cluster, self.sets)
-        gpus = any(group.gpus for group in usual.cluster.groups)
-        wanted = self.variants or tuple(each.name for each in VARIANTS if gpus or each.name not in _GPU_ONLY)
-        chosen = tuple(each for each in VARIANTS if each.name in wanted)
+        chosen = tuple(each for each in VARIANTS if each.name in self.variants)
         return usual.model_copy(update={"variants": chosen, "seeds": self.seeds})
 
 
 _TRAINING = "workload.generate.families."
 _LONG = (
-    "hours=12",
-    "drain_hours=16",
+    "hours=5",
+    "drain_hours=10",
     "workload.repeats=0.65",
-    "workload.generate.arrivals.workloads_per_hour=60",
-    _TRAINING + "single_gpu_training.duration={median_s: 3600, sigma: 1.35, min_s: 900, max_s: 43200}",
-    _TRAINING + "distributed_training.duration={median_s: 5400, sigma: 1.35, min_s: 1200, max_s: 43200}",
-    _TRAINING + "parameter_server_training.duration={median_s: 4500, sigma: 1.35, min_s: 900, max_s: 43200}",
-    _TRAINING + "hpo_experiment.duration={median_s: 3600, sigma: 1.35, min_s: 1200, max_s: 43200}",
+    "workload.generate.arrivals.workloads_per_hour=90",
+    _TRAINING + "single_gpu_training.duration={median_s: 3600, sigma: 1.35, min_s: 900, max_s: 28800}",
+    _TRAINING + "distributed_training.duration={median_s: 5400, sigma: 1.35, min_s: 1200, max_s: 28800}",
+    _TRAINING + "parameter_server_training.duration={median_s: 4500, sigma: 1.35, min_s: 900, max_s: 28800}",
+    _TRAINING + "hpo_experiment.duration={median_s: 3600, sigma: 1.35, min_s: 1200, max_s: 28800}",
 )
-"""Training as long as in the traces that the generator follows, up to 12 h, instead of minutes."""
+"""Training as long as in the traces that the generator follows, up to 8 h, instead of minutes."""
 _IDLE = "physics={idle_states: [%s], gpu_throughput: [measured]}"
 _MEASURED_IDLE = _IDLE % "measured"
 _PINNED = "gpu_work=pinned"
+_EVERY = ("kube", "packed", "pwr", "pl-80", "pl-70", "node-wide", "halves", "default", "best")
 _MIXED = ("kube", "packed", "pwr", "energy", "default", "best")
+_FEW = ("kube", "default", "best")
 
 
 def _eight(first: int) -> tuple[int, ...]:
@@ -98,28 +96,29 @@ def _eight(first: int) -> tuple[int, ...]:
 
 
 MAIN: Mapping[str, Part] = {
-    "all-h100": Part("all-h100", _eight(3101)),
-    "all-a100": Part("all-a100", _eight(3201)),
-    "h100-41": Part("h100-41", _eight(3301), sets=(*_LONG, _MEASURED_IDLE)),
-    "hetero-41": Part("hetero-41", _eight(3401), sets=(*_LONG, _MEASURED_IDLE, _PINNED)),
-    "cpu-only-40": Part("cpu-only-40", _eight(3501), sets=("hours=8", "drain_hours=6", _MEASURED_IDLE)),
+    "all-h100": Part("all-h100", _eight(3101), (*_EVERY, "per-job", "best-all")),
+    "all-a100": Part("all-a100", _eight(3201), (*_EVERY, "per-job", "best-all")),
+    "h100-41": Part("h100-41", _eight(3301), _EVERY, (*_LONG, _MEASURED_IDLE)),
+    "hetero-41": Part("hetero-41", _eight(3401), (*_EVERY, "energy"), (*_LONG, _MEASURED_IDLE, _PINNED)),
+    "cpu-only-40": Part(
+        "cpu-only-40",
+        _eight(3501),
+        ("kube", "packed", "pwr", "halves", "energy", "default"),
+        ("hours=4", "drain_hours=5", _MEASURED_IDLE),
+    ),
 }
 """The table: GPUs that nobody holds draw what users read, and jobs on mixed GPUs name their model."""
 ASSUMPTIONS: Mapping[str, Part] = {
-    "all-h100, idle power of the catalogue": Part(
-        "all-h100", _eight(3101), ("kube", "default", "best"), (_IDLE % "none",)
-    ),
+    "all-h100, idle power of the catalogue": Part("all-h100", _eight(3101)[:4], _FEW, (_IDLE % "none",)),
     "all-h100, deep idle of managed nodes alone (published)": Part(
-        "all-h100", _eight(3101), ("kube", "default", "best"), (_IDLE % "managed",)
+        "all-h100", _eight(3101)[:4], _FEW, (_IDLE % "managed",)
     ),
-    "all-h100, no workload recurs": Part(
-        "all-h100", _eight(3101), ("kube", "default", "best"), ("workload.repeats=0",)
-    ),
+    "all-h100, no workload recurs": Part("all-h100", _eight(3101)[:4], _FEW, ("workload.repeats=0",)),
     "hetero-41, jobs free, a GPU-hour is the same work everywhere": Part(
         "hetero-41", _eight(3401)[:4], _MIXED, (*_LONG, _MEASURED_IDLE)
     ),
     "hetero-41, jobs free, GPUs have their own speeds": Part(
-        "hetero-41", _eight(3401)[:4], _MIXED, (*_LONG, _MEASURED_IDLE, "gpu_work=speeds", "drain_hours=60")
+        "hetero-41", _eight(3401)[:4], _MIXED, (*_LONG, _MEASURED_IDLE, "gpu_work=speeds", "drain_hours=40")
     ),
 }
 """What assumptions do to the saving, on a part of the seeds and variants."""

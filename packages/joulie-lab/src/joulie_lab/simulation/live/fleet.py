@@ -257,8 +257,10 @@ class LiveFleet:
         if gpu is None:
             return None
         limit_w = gpu.default_w if cap_w is None else gpu.cap_range.clamped(cap_w)
-        self.state.gpu_cap_w[index, slice(None) if device is None else device] = limit_w
-        self.moving[index] = True
+        limits_w = self.state.gpu_cap_w[index, slice(None) if device is None else slice(device, device + 1)]
+        if (limits_w != limit_w).any():
+            limits_w[:] = limit_w
+            self.moving[index] = True
         return limit_w
 
     def step(self, dt_s: float, load: FleetLoad, ambient_k: float) -> None:
