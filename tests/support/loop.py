@@ -292,6 +292,7 @@ class Loop:
             "POD_NAMESPACE": NAMESPACE,
             "DRAIN_SETTLING": "2s",
             "QUEUE_HOLD": "0s",
+            "POLICY_TYPE": "static_partition",
             "POWER_POLL_INTERVAL": "1s",
             "POWER_STALE_AFTER": "30s",
             "TELEMETRY_HTTP_ENDPOINT": f"http://127.0.0.1:{self._ports['simulator']}/telemetry",

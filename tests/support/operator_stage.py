@@ -125,7 +125,7 @@ async def staged(tmp_path, environment=None, **settings):
                 cluster,
                 client,
                 dataclasses.replace(
-                    settings_from(OperatorSettings, environment or {}),
+                    settings_from(OperatorSettings, {"POLICY_TYPE": "static_partition"} | (environment or {})),
                     agent_pod_selector="",
                     policy=PolicySettings(static_hp_frac=0.5),
                     **settings,

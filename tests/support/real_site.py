@@ -149,7 +149,10 @@ class Site:
             "extender": {"service": {"clusterIP": self.extender_address}},
             "agent": {**agent, **given.pop("agent", {})},
             # One node: it is in eco.
-            "operator": {"replicas": 2, "settings": {"STATIC_HP_FRAC": "0.0", "RECONCILE_INTERVAL": "2s"}},
+            "operator": {
+                "replicas": 2,
+                "settings": {"POLICY_TYPE": "static_partition", "STATIC_HP_FRAC": "0.0", "RECONCILE_INTERVAL": "2s"},
+            },
             # Above the threshold for good: who asks to be deferred waits.
             "grid": {"enabled": True, "signals": {"CARBON_SOURCES": "static", "CARBON_STATIC_INTENSITY": "900"}},
             # There is no storage class.

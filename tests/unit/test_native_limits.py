@@ -9,6 +9,7 @@ from joulie_lab.simulation.experiment.outcome import JobEnd, Outcome
 from joulie_lab.simulation.job_course import NOISE, seen
 from joulie_lab.simulation.native.limits import GpuLimits
 from joulie_lab.simulation.native.runtime import run
+from joulie_lab.simulation.trace import JobProfile
 
 from .test_native_runtime import HOUR_S, job, setup
 
@@ -30,6 +31,45 @@ def busy_j(outcome: Outcome) -> float:
 def lengths(outcome: Outcome) -> list[float]:
     assert all(one.end is JobEnd.COMPLETED for one in outcome.jobs)
     return [float(one.end_s or 0.0) - float(one.start_s or 0.0) for one in outcome.jobs]
+
+
+def test_the_best_limits_in_hindsight_save_more_than_a_search_within_the_same_bound() -> None:
+    free, found, best = trained(SETUP), trained(LIMITED), trained(replace(SETUP, gpu_scheme="best"))
+    assert busy_j(best) < busy_j(found) < busy_j(free)
+    slowdowns = [after / before for before, after in zip(lengths(free), lengths(best), strict=True)]
+    assert 1.0 < max(slowdowns) < 1.0501
+    unlimited = trained(replace(SETUP, gpu_scheme="best"), performance=True)
+    assert lengths(unlimited) == pytest.approx(lengths(trained(SETUP, performance=True)))
+    limited = trained(replace(SETUP, gpu_scheme="best-all"), performance=True)
+    assert max(after / before for before, after in zip(lengths(unlimited), lengths(limited), strict=True)) < 1.0201
+    assert busy_j(limited) < busy_j(unlimited)
+
+
+def test_a_node_wide_limit_acts_on_nodes_that_come_near_their_peak_alone() -> None:
+    busy = {"profile": JobProfile(0.8, 1.0), "gpu_class": "compute_bound", "gpu_units": 4.0 * DAY_S}
+    few, all_gpus = [job("one", gpus=1, work_s=DAY_S)], [job("all", cores=64, gpus=4, work_s=DAY_S, **busy)]
+    node_wide = replace(SETUP, gpu_scheme="node-wide")
+    assert lengths(run(node_wide, few)) == pytest.approx(lengths(run(SETUP, few)))
+    assert lengths(run(node_wide, all_gpus))[0] > 1.01 * lengths(run(SETUP, all_gpus))[0]
+
+
+def test_what_was_found_for_a_workload_is_known_to_its_next_run() -> None:
+    first = job("monday", gpus=2, work_s=HOUR_S * 20.0, owner="nightly")
+    second = job("tuesday", DAY_S, gpus=2, work_s=HOUR_S * 5.0, owner="nightly")
+    of_second_j = busy_j(run(LIMITED, [first, second])) - busy_j(run(LIMITED, [first]))
+    assert of_second_j != pytest.approx(busy_j(run(LIMITED, [second])), rel=1e-5)
+    stranger = replace(second, owner="")
+    assert busy_j(run(LIMITED, [first, stranger])) - busy_j(run(LIMITED, [first])) == pytest.approx(
+        busy_j(run(LIMITED, [stranger])), rel=1e-5
+    )
+
+
+def test_work_on_a_slower_gpu_takes_longer_where_speeds_count() -> None:
+    slow = [replace(node, gpu_speed=0.5) for node in SETUP.nodes]
+    jobs = [job("train", gpus=2, work_s=HOUR_S, cpu_units=1.0)]
+    equal = lengths(run(replace(SETUP, nodes=tuple(slow)), jobs))[0]
+    told = lengths(run(replace(SETUP, nodes=tuple(slow), gpu_speeds=True), jobs))[0]
+    assert told == pytest.approx(2.0 * equal, rel=1e-6)
 
 
 def test_a_limit_for_each_job_saves_energy_within_its_slowdown() -> None:

@@ -97,8 +97,8 @@ def test_what_cannot_be_is_refused_by_name(environment, words):
     [
         (
             {"POLICY_TYPE": "static_partitoin"},
-            "POLICY_TYPE: unknown policy 'static_partitoin'; allowed: energy_per_work, queue_aware_v1, rule_swap_v1, "
-            "static_partition",
+            "POLICY_TYPE: unknown policy 'static_partitoin'; allowed: energy_per_work, full_power, queue_aware_v1, "
+            "rule_swap_v1, static_partition",
         ),
         ({"COOLING_MODEL": "ice"}, "COOLING_MODEL: unknown cooling model 'ice'; allowed: linear"),
         ({"METRICS_ADDR": "8081"}, "invalid address"),
@@ -127,11 +127,41 @@ def test_plug_ins_are_found_by_entry_point(monkeypatch):
     assert plugins.cooling_model("plant") is linear_cooling_stress
     with pytest.raises(plugins.PluginError, match="'broken'"):
         plugins.policy("broken", PolicySettings())
-    with pytest.raises(ValueError, match="allowed: broken, energy_per_work, mine, queue_aware_v1"):
+    with pytest.raises(ValueError, match="allowed: broken, energy_per_work, full_power, mine, queue_aware_v1"):
         plugins.policy("other", PolicySettings())
     assert plugins.cooling_model("linear") is linear_cooling_stress
     with pytest.raises(ValueError, match="unknown cooling model 'fmu'; allowed: linear, plant"):
         plugins.cooling_model("fmu")
+
+
+@pytest.mark.parametrize(
+    ("environment", "limits"),
+    [
+        ({}, True),
+        ({"PROMETHEUS_ADDRESS": "none"}, False),
+        ({"POLICY_TYPE": "static_partition"}, False),
+        ({"POLICY_TYPE": "static_partition", "GPU_LIMITS": "true"}, True),
+        ({"GPU_LIMITS": "False"}, False),
+        ({"GPU_LIMITS": "auto", "POLICY_TYPE": "full_power"}, True),
+    ],
+)
+def test_jobs_are_limited_by_default_where_nodes_are_not_and_progress_can_be_read(environment, limits):
+    settings, _ = read(**environment)
+    assert settings.policy_type == environment.get("POLICY_TYPE", "full_power")
+    assert settings.limits_jobs is limits
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"GPU_LIMITS": "sometimes"}, "auto, true or false is expected"),
+        ({"GPU_LIMITS": "true", "PROMETHEUS_ADDRESS": "none"}, "GPU_LIMITS needs PROMETHEUS_ADDRESS"),
+    ],
+)
+def test_limits_of_jobs_that_cannot_be_are_refused(environment, words):
+    settings, output = read(**environment)
+    assert settings is None
+    assert words in output
 
 
 def test_bounds_of_energy_per_work_are_taken_as_they_are_said():

@@ -45,6 +45,11 @@ def test_static_partition_rounds_halves_up(count: int, fraction: float, expected
     assert len(performance("static_partition", snapshot(nodes(count)), static_hp_frac=fraction)) == expected
 
 
+def test_full_power_leaves_every_node_as_it_is() -> None:
+    assert len(performance("full_power", snapshot(nodes(5)))) == 5
+    assert performance("full_power", snapshot(())) == []
+
+
 @pytest.mark.parametrize(("demand", "expected"), [(0, 6), (60, 6), (61, 7), (95, 10), (10_000, 10)])
 def test_queue_aware_follows_demand(demand: int, expected: int) -> None:
     assert len(performance("queue_aware_v1", snapshot(nodes(10), demand=demand))) == expected

@@ -42,9 +42,6 @@ VARIANTS = (
         operator={"GPU_LIMITS_PERFORMANCE": "true"},
     ),
     Variant(name=ORACLE, description="best limits of standard jobs", joulie=False, scheduler="kube", gpu_scheme="best"),
-    Variant(
-        name="best-all", description="best limits of all jobs", joulie=False, scheduler="kube", gpu_scheme="best-all"
-    ),
 )
 """What is compared; the first is the baseline."""
 
@@ -73,8 +70,8 @@ class Part(NamedTuple):
 
 _TRAINING = "workload.generate.families."
 _LONG = (
-    "hours=5",
-    "drain_hours=10",
+    "hours=3",
+    "drain_hours=9",
     "workload.repeats=0.65",
     "workload.generate.arrivals.workloads_per_hour=90",
     _TRAINING + "single_gpu_training.duration={median_s: 3600, sigma: 1.35, min_s: 900, max_s: 28800}",
@@ -96,15 +93,15 @@ def _eight(first: int) -> tuple[int, ...]:
 
 
 MAIN: Mapping[str, Part] = {
-    "all-h100": Part("all-h100", _eight(3101), (*_EVERY, "per-job", "best-all")),
-    "all-a100": Part("all-a100", _eight(3201), (*_EVERY, "per-job", "best-all")),
+    "all-h100": Part("all-h100", _eight(3101), (*_EVERY, "per-job")),
+    "all-a100": Part("all-a100", _eight(3201), (*_EVERY, "per-job")),
     "h100-41": Part("h100-41", _eight(3301), _EVERY, (*_LONG, _MEASURED_IDLE)),
     "hetero-41": Part("hetero-41", _eight(3401), (*_EVERY, "energy"), (*_LONG, _MEASURED_IDLE, _PINNED)),
     "cpu-only-40": Part(
         "cpu-only-40",
         _eight(3501),
         ("kube", "packed", "pwr", "halves", "energy", "default"),
-        ("hours=4", "drain_hours=5", _MEASURED_IDLE),
+        ("hours=3", "drain_hours=4", _MEASURED_IDLE),
     ),
 }
 """The table: GPUs that nobody holds draw what users read, and jobs on mixed GPUs name their model."""
@@ -118,7 +115,7 @@ ASSUMPTIONS: Mapping[str, Part] = {
         "hetero-41", _eight(3401)[:4], _MIXED, (*_LONG, _MEASURED_IDLE)
     ),
     "hetero-41, jobs free, GPUs have their own speeds": Part(
-        "hetero-41", _eight(3401)[:4], _MIXED, (*_LONG, _MEASURED_IDLE, "gpu_work=speeds", "drain_hours=40")
+        "hetero-41", _eight(3401)[:4], _MIXED, (*_LONG, _MEASURED_IDLE, "gpu_work=speeds", "drain_hours=30")
     ),
 }
 """What assumptions do to the saving, on a part of the seeds and variants."""
