@@ -165,7 +165,7 @@ async def staged(tmp_path, **settings):
             values = {
                 "agent_pod_selector": "", "prometheus_address": "", "sources": ("http",),
                 "telemetry_http_endpoint": "http://sim/{node}", "policy": PolicySettings(static_hp_frac=1.0),
-                "active_rescheduling": True,
+                "active_rescheduling": True, "policy_type": "static_partition",
             }  # fmt: skip
             stage = Stage(cluster, client, OperatorSettings(**(values | settings)))
             watching = asyncio.create_task(stage.view.run())

@@ -17,6 +17,7 @@ from joulie_lab.apps.bench.report import Page, Report, Table
 from joulie_lab.apps.bench.run import PATH, benchmark, tell
 from joulie_lab.benchmarks import breaker
 from joulie_lab.benchmarks.breaker import FeedResult, SchemeFigures
+from joulie_lab.benchmarks.breaker_load import LOADS
 from joulie_lab.benchmarks.capping import (
     FULL,
     PROFILE_S,
@@ -157,11 +158,11 @@ def _draw_choice(axes: Axes, result: CappingResult) -> None:
 def _draw_feed(axes: Axes, result: FeedResult, schemes: Mapping[str, int]) -> None:
     bars, notes = [], {}
     for name, style in schemes.items():
-        found = [case[name] for case in result.cases.values()]
+        found = [case[name] for case in _told(result).values()]
         lost = tuple(figures.standard_lost_pct.mean for figures in found)
         bars.append(BarSet(_scheme(name), lost, (None,) * len(lost), style))
         notes[_scheme(name)] = [_broken(figures) for figures in found]
-    horizontal_bars(axes, [name.replace("_", " ") for name in result.cases], bars, notes=notes)
+    horizontal_bars(axes, [name.replace("_", " ") for name in _told(result)], bars, notes=notes)
     axes.margins(x=0.5)
     legend_below(axes, 3)
     title(axes, "Standard work lost, %")
@@ -177,8 +178,15 @@ def _broken(figures: SchemeFigures) -> str:
     return ", ".join(found)
 
 
+def _told(result: FeedResult) -> dict[str, Mapping[str, SchemeFigures]]:
+    """The cases in which what controllers are told is true."""
+    return {name: case for name, case in result.cases.items() if name in LOADS or name.endswith("blind")}
+
+
 def _page(result: CappingResult) -> dict[str, Any]:
-    gpus, ours = result.gpus, [case["joulie"] for case in result.feed.cases.values()]
+    told = _told(result.feed)
+    gpus, ours = result.gpus, [case["joulie"] for case in told.values()]
+    static = [case["static_share"].more_work_pct.mean for case in told.values()]
     lost, more = [one.standard_lost_pct.mean for one in ours], [one.more_work_pct.mean for one in ours]
     choice, simpler, feed = tables(result)
     return {
@@ -189,6 +197,7 @@ def _page(result: CappingResult) -> dict[str, Any]:
         "share": " and ".join(f"{_pct(one.choice['other_networks'][_SHOWN])} ({gpu})" for gpu, one in gpus.items()),
         "share_across": " and ".join(f"{_pct(one.choice['other_gpu'][_SHOWN])} ({gpu})" for gpu, one in gpus.items()),
         "lost": f"{min(lost):.0f} to {max(lost):.0f} %",
+        "static_more": f"{min(static):.0f} to {max(static):.0f} %",
         "more": f"{min(more):.0f} to {max(more):.0f} %",
         "trip_s": float(EARLIEST.time_to_trip_s(0.9**2, 1.3)),
         "peak": result.feed.cases["inference"]["no_limits"].peak_load.worst,
