@@ -100,6 +100,7 @@ class CompiledFleet(LiveFleet):
             state.gpu_mean_w,
         )
         self.busy_gpu_j += held_w * dt_s
+        self.busy_gpu_s += int(np.count_nonzero(self.load.gpu_busy)) * dt_s
 
     def unsteady(self, ambient_k: float) -> IntArray:
         """See `LiveFleet.unsteady`."""
