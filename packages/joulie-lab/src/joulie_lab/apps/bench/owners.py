@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,26 +15,31 @@ from joulie_lab.apps.bench.report import Page, Report, Table
 from joulie_lab.apps.bench.run import PATH, benchmark
 from joulie_lab.apps.experiment.artefacts import ArtefactError, Artefacts, identity
 from joulie_lab.apps.experiment.main import NATIVE, finish
-from joulie_lab.benchmarks.owners import CLUSTERS, OwnersResult, summarise
+from joulie_lab.benchmarks.owners import (
+    ASSUMPTIONS,
+    DEFAULT,
+    MAIN,
+    ORACLE,
+    SMALL,
+    VARIANTS,
+    ClusterFigures,
+    OwnersResult,
+    Part,
+    result_of,
+    summarise,
+)
 from joulie_lab.benchmarks.results import Estimate
-from joulie_lab.simulation.experiment.files import load_experiment
 from joulie_lab.simulation.experiment.plan import run_keys
+from joulie_lab.simulation.experiment.scenario import Experiment
 from joulie_lab.simulation.sweep_state import identity_digest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_SMALL = (
-    "hours=3",
-    "drain_hours=5",
-    "seeds=[1, 2]",
-    "workload.generate.families.single_gpu_training.duration={median_s: 7200, sigma: 0.5, min_s: 3600, max_s: 14400}",
-)
-
 
 def tables(result: OwnersResult) -> Iterator[Table]:
     """What each variant saves and costs, by cluster."""
-    for name, cluster in result.clusters.items():
+    for name, cluster in {**result.clusters, **result.assumptions}.items():
         yield Table(
             name,
             (
@@ -53,7 +58,7 @@ def tables(result: OwnersResult) -> Iterator[Table]:
                     variant,
                     found.saved_pct.text(2, sign="+"),
                     found.claim if variant != cluster.baseline else "baseline",
-                    found.busy_saved_pct.text(2, sign="+"),
+                    _text(found.busy_saved_pct, 2, sign="+"),
                     found.saved_price_per_day.text(2),
                     _text(found.p95_standard, 3),
                     _text(found.p95_performance, 3),
@@ -65,8 +70,8 @@ def tables(result: OwnersResult) -> Iterator[Table]:
         )
 
 
-def _text(value: Estimate | None, digits: int) -> str:
-    return "–" if value is None else value.text(digits)
+def _text(value: Estimate | None, digits: int, *, sign: str = "") -> str:
+    return "–" if value is None else value.text(digits, sign=sign)
 
 
 def figure(result: OwnersResult) -> Figure:
@@ -85,7 +90,12 @@ def figure(result: OwnersResult) -> Figure:
 
 
 def _page(result: OwnersResult) -> dict[str, Any]:
-    return {"tables": {table.title: table for table in tables(result)}}
+    return {
+        "tables": {table.title: table for table in tables(result)},
+        "variants": {variant.name: variant.description for variant in VARIANTS},
+        "default": DEFAULT,
+        "oracle": ORACLE,
+    }
 
 
 REPORT = Report(tables, figure)
@@ -96,15 +106,23 @@ PAGE = Page(OwnersResult, "experiments/owners.md", _page, {"img/owners.png": fig
 @click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel runs.  [default: one per core]")
 @click.option("--folder", type=PATH, help="Folder for finished runs.  [default: in the user's data folder]")
 def owners(*, small: bool, jobs: int | None, folder: Path | None) -> OwnersResult:
-    """Measure limits on identical GPUs at equal work; stored runs of an earlier call are reused."""
+    """Measure what owners of GPUs and CPUs save at equal work; stored runs of an earlier call are reused."""
     place = folder or user_state_path("joulie") / "owners"
-    found = {}
+
+    def finished(parts: Mapping[str, Part]) -> dict[str, ClusterFigures]:
+        return {name: _figures(part.experiment(), place, jobs) for name, part in parts.items()}
+
     try:
-        for name in CLUSTERS[:1] if small else CLUSTERS:
-            experiment = load_experiment(name, _SMALL if small else ())
-            artefacts = Artefacts(place / f"{name}-{identity_digest(identity(experiment, NATIVE, None))}")
-            finish(experiment, run_keys(experiment), artefacts, jobs=jobs)
-            found[name] = (experiment, artefacts.records())
+        if small:
+            return result_of(finished(SMALL), {})
+        return result_of(finished(MAIN), finished(ASSUMPTIONS))
     except ArtefactError as error:
         raise UserError(str(error)) from error
-    return summarise(found)
+
+
+def _figures(experiment: Experiment, place: Path, jobs: int | None) -> ClusterFigures:
+    # Named by the identity of the runs, so that runs of other code are stored elsewhere.
+    digest = identity_digest(identity(experiment, NATIVE, None))
+    artefacts = Artefacts(place / f"{experiment.name}-{digest}")
+    finish(experiment, run_keys(experiment), artefacts, jobs=jobs)
+    return summarise(experiment, artefacts.records())
