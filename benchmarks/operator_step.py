@@ -1,4 +1,4 @@
-"""B6, operator: time from snapshot to decision and memory, by size of the cluster.
+"""B6, operator: time from snapshot to decision and memory, by size of the cluster, and of a decision about budgets.
 
     python benchmarks/operator_step.py [--nodes 1000 --nodes 10000] [--pods-per-node 10] [--steps 20]
 
@@ -16,6 +16,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -25,9 +26,10 @@ import click
 import numpy as np
 
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.apps.operator.desired import desired, near
+from joulie.apps.operator.desired import desired_node, status_matches
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.capping.budgets import Budget, BudgetMemory, BudgetNodes, decide_budgets
 from joulie.domain.control import Facility, Memory, decide
 from joulie.domain.control_power import SourceReadings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
@@ -38,6 +40,9 @@ from joulie_lab.fakes.kubernetes.cluster import FakeCluster
 TARGET_NODES = 10_000
 TARGET_DECIDE_S = 0.150
 TARGET_MEMORY_MB = 700.0
+BUDGETS = 500
+TARGET_BUDGETS_S = 0.300
+"""CPU time of a decision about so many PowerBudgets over all nodes: racks in rows in a hall."""
 
 _GPUS = (None, "NVIDIA-H100-NVL", "NVIDIA-L40S")
 
@@ -106,6 +111,29 @@ def serve(pipe: Connection, nodes: int, pods: int) -> None:
     asyncio.run(main())
 
 
+def budgets_s(nodes: int, steps: int) -> float:
+    """Median CPU time of a decision about `BUDGETS` nested power budgets, s."""
+    rng, full_w = np.random.default_rng(0), np.full(nodes, 6_446.0)
+    names = tuple(f"node-{index:05d}" for index in range(nodes))
+    critical = np.arange(nodes) % 3 == 0
+    seen = BudgetNodes(
+        names, critical, 0.55 * full_w, full_w, 0.8 * full_w, 0.8 * full_w, np.ones(nodes, dtype=np.bool_),
+        full_w * rng.uniform(0.4, 0.8, nodes), np.zeros(nodes), np.zeros(nodes, dtype=np.int64),
+    )  # fmt: skip
+    racks, rows = BUDGETS * 9 // 10, BUDGETS // 10 - 1
+    parts = [*np.array_split(np.arange(nodes), racks), *np.array_split(np.arange(nodes), rows), np.arange(nodes)]
+    budgets = [
+        Budget(f"budget-{index}", 0.85 * 6_446.0 * part.size, part) for index, part in enumerate(parts) if part.size
+    ]
+    memory: Mapping[str, BudgetMemory] = {}
+    times_s = []
+    for step in range(steps):
+        began = time.thread_time()
+        memory = decide_budgets(2.0 * step, seen, budgets, memory).memory
+        times_s.append(time.thread_time() - began)
+    return median(times_s)
+
+
 def resident_mb() -> float:
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmRSS:"):
@@ -134,16 +162,17 @@ async def measure(kubeconfig: Path, nodes: int, pods: int, steps: int) -> dict[s
                 name: (now_s - 5.0, watts) for name, watts in zip(names, rng.uniform(200, 700, len(names)), strict=True)
             }
             began = time.thread_time()
-            readings = [SourceReadings.of("rapl", names, samples)]
+            readings = [SourceReadings.of("http", names, samples)]
             decision = decide(view.snapshot(memory, readings, Facility(), now_s), memory, settings.control, policy)
             decide_s.append(time.thread_time() - began)
             memory = decision.memory
             began = time.thread_time()
-            wanted = [desired(decision, index) for index in range(len(decision.nodes))]
-            _ = [near(one.status, old) for one, old in zip(wanted, statuses, strict=False)]
+            wanted = [desired_node(decision, index) for index in range(len(decision.nodes))]
+            _ = [status_matches(one.status, old) for one, old in zip(wanted, statuses, strict=False)]
             compare_s.append(time.thread_time() - began)
             statuses = [one.status for one in wanted]
         watching.cancel()
+    resident = resident_mb()
     return {
         "nodes": nodes,
         "pods": pods,
@@ -151,7 +180,9 @@ async def measure(kubeconfig: Path, nodes: int, pods: int, steps: int) -> dict[s
         "decide_median_ms": round(median(decide_s) * 1e3, 1),
         "decide_max_ms": round(max(decide_s) * 1e3, 1),
         "compare_median_ms": round(median(compare_s) * 1e3, 1),
-        "resident_mb": round(resident_mb(), 1),
+        "budgets": BUDGETS,
+        "budgets_median_ms": round(budgets_s(nodes, steps) * 1e3, 1),
+        "resident_mb": round(resident, 1),
     }
 
 
@@ -183,6 +214,7 @@ def main(sizes: tuple[int, ...], pods_per_node: int, steps: int) -> None:
         print(json.dumps(result), flush=True)
         if nodes <= TARGET_NODES:
             missed |= result["decide_median_ms"] > TARGET_DECIDE_S * 1e3 or result["resident_mb"] > TARGET_MEMORY_MB
+            missed |= result["budgets_median_ms"] > TARGET_BUDGETS_S * 1e3
     sys.exit(1 if missed else 0)
 
 

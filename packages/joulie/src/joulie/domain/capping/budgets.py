@@ -89,8 +89,15 @@ class Budget:
         """Settings of the feed's controller."""
         stale_s = self.response_s * _SHARE_OF_RESPONSE_FOR_READINGS
         if self.breaker is None:
-            strict = FeedSettings(self.limit_w, _NO_SLACK, self.response_s, target=1.0, alarm_heat=1.0, stale_s=stale_s)
-            return replace(strict, limit_critical=True)
+            return FeedSettings(
+                self.limit_w,
+                _NO_SLACK,
+                self.response_s,
+                target=1.0,
+                alarm_heat=1.0,
+                stale_s=stale_s,
+                limit_critical=True,
+            )
         rating_w, curve = self.breaker.rating_w, self.breaker.curve
         alarm_heat = (1.0 + curve.trip_heat) / 2.0
         target = self.limit_w / rating_w
