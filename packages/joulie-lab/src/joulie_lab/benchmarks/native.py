@@ -1,17 +1,22 @@
-"""Benchmark native: CPU time of native runs, and its growth with jobs and nodes."""
+"""Benchmark native: CPU time of native runs, and its growth with jobs and nodes.
+
+The plain formulas, which the compiled loops are held against, are timed beside these on a large cluster.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from joulie.domain.policy import PolicySettings, StaticPartition
+from joulie.domain.policy import POLICIES, PolicySettings, StaticPartition
 from joulie.domain.units import SECONDS_PER_HOUR
+from joulie_lab.benchmarks.recorded_week import Plan as ClusterPlan
+from joulie_lab.benchmarks.recorded_week import Plant
 from joulie_lab.benchmarks.results import Figures
-from joulie_lab.simulation.experiment.outcome import JobEnd
+from joulie_lab.simulation.experiment.outcome import JobEnd, Outcome
 from joulie_lab.simulation.experiment.scenario import NodeGroup
 from joulie_lab.simulation.native.control import Control
 from joulie_lab.simulation.native.nodes import sim_nodes
@@ -28,6 +33,9 @@ _LOAD = 0.5
 """Share of the cluster's cores that jobs ask for in the mean, on as many nodes as they were made for."""
 _MEAN_CORES, _MEAN_S = 8.5, 1800.0
 _DRAIN_S = 4.0 * SECONDS_PER_HOUR
+_SAME_END_S = 1e-6
+NO_POLICY = "none"
+POLICY_NAMES = (NO_POLICY, "static_partition", "queue_aware_v1", "energy_per_work")
 _SEED = 1
 
 
@@ -39,15 +47,17 @@ class Plan:
         nodes: of the smallest run.
         jobs: likewise.
         rounds: each run is made so often, and the fastest counts: other work on the machine only adds.
+        beside: the large cluster that is run both ways; its arrivals are those of 100,000 pods a week.
     """
 
     nodes: int
     jobs: int
     rounds: int
+    beside: ClusterPlan
 
 
-FULL = Plan(nodes=250, jobs=1000, rounds=2)
-SMALL = Plan(nodes=50, jobs=50, rounds=2)
+FULL = Plan(250, 1000, 2, ClusterPlan(1000, 5, 0.0, 325.0, 1))
+SMALL = Plan(50, 50, 2, ClusterPlan(50, 2, 0.0, 20.0, 1))
 
 
 class Size(NamedTuple):
@@ -80,15 +90,30 @@ class Cost(Figures, frozen=True):
     us_per_event: float
 
 
+class Beside(Figures, frozen=True):
+    """CPU time of an arrival or end by the plain formulas and by compiled loops, on the same jobs."""
+
+    events: int
+    plain_us: float
+    compiled_us: float
+    times_faster: float
+    other_ends: int
+    """Jobs that ran on another node or ended at another time (by more than 1e-6 s): must be none."""
+
+
 class NativeResult(Figures, frozen=True):
     """The result, by scheduler and size; growth is in the CPU time of the smallest run."""
 
     runs: Mapping[str, Mapping[str, Cost]]
     growth: Mapping[str, Mapping[str, float]]
+    beside_plain: Mapping[str, Beside]
 
 
-def measure(plan: Plan, cpu_time_s: Clock, on_stage: OnStage) -> NativeResult:
-    """CPU time of each size, without Joulie and with extender and `static_partition`.
+Growth = tuple[Mapping[str, Mapping[str, Cost]], Mapping[str, Mapping[str, float]]]
+
+
+def growth_of(plan: Plan, cpu_time_s: Clock, on_stage: OnStage) -> Growth:
+    """CPU time of each size, without Joulie and with extender and `static_partition`, and its growth.
 
     Args:
         plan: what is run.
@@ -105,7 +130,35 @@ def measure(plan: Plan, cpu_time_s: Clock, on_stage: OnStage) -> NativeResult:
         scheduler: {name: own[name].cpu_s / own["once"].cpu_s for name in SIZES if name != "once"}
         for scheduler, own in runs.items()
     }
-    return NativeResult(runs, growth)
+    return runs, growth
+
+
+def beside_plain(plan: ClusterPlan, policy: str, cpu_time_s: Clock) -> Beside:
+    """Run a policy on the large cluster both ways; without power management for `NO_POLICY`."""
+    plant, managed = Plant(plan), policy != NO_POLICY
+    jobs = plant.jobs
+    setup = Setup(
+        nodes=plant.nodes,
+        duration_s=plan.hours * SECONDS_PER_HOUR,
+        control=Control(POLICIES[policy](PolicySettings())) if managed else None,
+        scheduler=JOULIE if managed else KUBE,
+        seed=_SEED,
+        n_samples=100,
+    )
+
+    def timed(*, compiled: bool) -> tuple[float, Outcome]:
+        before_s = cpu_time_s()
+        outcome = run(replace(setup, compiled=compiled), jobs)
+        return cpu_time_s() - before_s, outcome
+
+    timed(compiled=True)  # compiles what is not in the cache
+    (compiled_s, ours), (plain_s, theirs) = timed(compiled=True), timed(compiled=False)
+    events = len(jobs) + _completed(theirs)
+    other = sum(
+        one.node != its.node or abs((one.end_s or 0.0) - (its.end_s or 0.0)) > _SAME_END_S
+        for one, its in zip(ours.jobs, theirs.jobs, strict=True)
+    )
+    return Beside(events, plain_s / events * 1e6, compiled_s / events * 1e6, plain_s / compiled_s, other)
 
 
 def made_jobs(count: int, per_hour: float) -> list[TraceJob]:
@@ -143,5 +196,9 @@ def _timed(plan: Plan, size: Size, scheduler: str, cpu_time_s: Clock) -> Cost:
     before_s = cpu_time_s()
     outcome = run(setup, jobs)
     cpu_s = cpu_time_s() - before_s
-    completed = sum(one.end is JobEnd.COMPLETED for one in outcome.jobs)
+    completed = _completed(outcome)
     return Cost(len(setup.nodes), len(jobs), completed, cpu_s, cpu_s / (len(jobs) + completed) * 1e6)
+
+
+def _completed(outcome: Outcome) -> int:
+    return sum(one.end is JobEnd.COMPLETED for one in outcome.jobs)

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 from joulie_lab.apps.bench.figures import bar_sets
 from joulie_lab.apps.bench.report import Page, Report, Table
 from joulie_lab.apps.bench.run import benchmark, tell
-from joulie_lab.benchmarks.native import FULL, SIZES, SMALL, NativeResult, measure
+from joulie_lab.benchmarks.native import (
+    FULL,
+    POLICY_NAMES,
+    SIZES,
+    SMALL,
+    NativeResult,
+    beside_plain,
+    growth_of,
+)
 from joulie_lab.simulation.report.bars import Bars
 from joulie_lab.simulation.report.png import draw
 
@@ -36,6 +44,22 @@ def tables(result: NativeResult) -> Iterator[Table]:
         ],
     )
 
+    yield Table(
+        "Beside the plain formulas",
+        ("policy", "arrivals and ends", "plain, µs", "compiled, µs", "times faster", "jobs that differ"),
+        [
+            (
+                policy,
+                f"{one.events:,}",
+                f"{one.plain_us:,.0f}",
+                f"{one.compiled_us:,.0f}",
+                f"{one.times_faster:.1f}",
+                f"{one.other_ends}",
+            )
+            for policy, one in result.beside_plain.items()
+        ],
+    )
+
 
 def figure(result: NativeResult) -> Figure:
     """CPU time of an event by size."""
@@ -46,10 +70,22 @@ def figure(result: NativeResult) -> Figure:
 
 
 REPORT = Report(tables, figure)
-PAGE = Page(NativeResult, "concepts/native-runtime.md", lambda result: {"block": next(tables(result))})
+
+
+PAGE = Page(
+    NativeResult,
+    "concepts/native-runtime.md",
+    lambda result: {"block": "\n\n".join(str(one) for one in tables(result))},
+)
 
 
 @benchmark("native", REPORT)
 def native(*, small: bool) -> NativeResult:
     """Measure the native runtime."""
-    return measure(SMALL if small else FULL, process_time, tell)
+    plan = SMALL if small else FULL
+    runs, growth = growth_of(plan, process_time, tell)
+    beside = {}
+    for policy in POLICY_NAMES:
+        tell(f"{plan.beside.hours} h of {plan.beside.nodes} nodes both ways, {policy}")
+        beside[policy] = beside_plain(plan.beside, policy, process_time)
+    return NativeResult(runs, growth, beside)
