@@ -138,6 +138,8 @@ def feeds(
     *, small: bool, minutes: float, killed_minutes: float, seed: int, records: Path | None, logs: Path | None
 ) -> FeedsResult:
     """Measure PowerBudgets behind breakers on a real control plane; a small run has no control plane."""
+    for folder in filter(None, (records, logs)):
+        folder.mkdir(parents=True, exist_ok=True)  # rather than fail when the first run is over
     cases = tuple(CASES)[:1] if small else tuple(CASES)
     on = model.modelled_feed()
     if small:
