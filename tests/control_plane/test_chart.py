@@ -203,6 +203,8 @@ OTHER_VALUES: dict[tuple[str, ...], Any] = {
     ("serviceMonitor", "interval"): "1m",
     ("prometheusRule", "runbooks"): "https://wiki.example/joulie/",
     ("networkPolicy", "metricsFrom"): [{"namespaceSelector": {}}],
+    ("networkPolicy", "webFrom"): [{"namespaceSelector": {}}],
+    ("web", "service", "type"): "LoadBalancer",
     ("simulator", "enabled"): None,
     ("scheduler", "enabled"): None,
     ("grid", "enabled"): None,
