@@ -119,8 +119,10 @@ class Joulie:
         found = {(item["node"], item["class"], item["measuredW"]) for item in nodes if item["fresh"]}
         return (node, node_class, measured_w) in found
 
-    def create(self, *names: str, cpu: str = "1", performance: bool = False, **spec: Any) -> None:
+    def create(self, *names: str, cpu: str = "1", performance: bool = False, runtime: str = "", **spec: Any) -> None:
         annotations = {"joulie.io/workload-class": "performance"} if performance else {}
+        if runtime:
+            annotations["joulie.io/estimated-runtime"] = runtime
         container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": cpu}}}
         self.plane.create_all(
             PODS,
@@ -273,6 +275,32 @@ def test_trap_high_priority_evicts_nobody_from_full_eco_nodes(joulie: Joulie) ->
     assert joulie.node_of("urgent-2") == "perf-2"
     left = {item["metadata"]["uid"] for item in joulie.plane.request("GET", PODS)["items"]}
     assert left >= {uid for name, uid in uids.items() if name != "low-perf-2"}
+
+
+def test_marginal_scoring_packs_onto_the_node_that_is_up_anyway(joulie: Joulie) -> None:
+    """By default kube-scheduler would spread these pods over the empty nodes."""
+    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/extender"
+    joulie.plane.request("PATCH", path, {"rules": [*RULES, pods]}, content_type="application/merge-patch+json")
+    port, metrics_port = free_port(), free_port()
+    program = joulie._spawn("extender-marginal", port, metrics_port, SCORING="marginal")
+
+    def cost_w_min(node: str) -> float | None:
+        asked = json.dumps(joulie.pod("long-1")).encode()
+        shown = json.loads(joulie.get("/debug/explain", metrics_port, asked) or '{"nodes": []}')["nodes"]
+        return next((one["costWMin"] for one in shown if one["node"] == node), None)
+
+    joulie.schedule_with(urlPrefix=f"http://127.0.0.1:{port}", weight=20, ignorable=False)
+    try:
+        joulie.create("long-1", cpu="3", runtime="10h", nodeSelector={"kubernetes.io/hostname": "perf-2"})
+        joulie.node_of("long-1")
+        wait_for(lambda: (cost_w_min("perf-2") or 99.0) < (cost_w_min("perf-1") or 0.0), 30, "it sees the pod")
+        short = [f"short-{index}" for index in range(4)]
+        joulie.create(*short, runtime="30m")
+        assert {joulie.node_of(name) for name in short} == {"perf-2"}
+    finally:
+        program.stop()
+        joulie.schedule_with()
 
 
 def test_mutual_tls_with_the_scheduler(joulie: Joulie) -> None:
