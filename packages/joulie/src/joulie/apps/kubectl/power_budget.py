@@ -32,7 +32,8 @@ class PowerBudgetRow:
         name: name of the budget.
         nodes_of: labels of the nodes that it covers.
         mode: enforce or observe.
-        limit_w: limit, W.
+        limit_w: limit in force, W.
+        limit_reason: what decides it: spec, schedule, signal or the name of an event.
         measured_w: what the nodes draw, W.
         worst_case_w: what they could draw under the limits in force, W.
         headroom_w: limit less worst case, W.
@@ -48,6 +49,7 @@ class PowerBudgetRow:
     nodes_of: str
     mode: str
     limit_w: float
+    limit_reason: str | None
     measured_w: float | None
     worst_case_w: float | None
     headroom_w: float | None
@@ -84,6 +86,7 @@ COLUMNS: Mapping[str, Column[PowerBudgetRow]] = {
     "curtailed": number_column("CURTAILED", lambda row: row.curtailed, "{:.0f}"),
     "reason": text_column("STATE", lambda row: row.reason),
     "mode": text_column("MODE", lambda row: row.mode, wide=True),
+    "by": text_column("LIMIT-BY", lambda row: row.limit_reason, wide=True),
     "for": text_column("FOR", lambda row: row.nodes_of, wide=True),
     "why": text_column("WHY", lambda row: "; ".join(one for one in (row.message, row.blind) if one), wide=True),
 }
@@ -115,7 +118,8 @@ def power_budget_row(budget: PowerBudget) -> PowerBudgetRow:
         name=budget.metadata.name,
         nodes_of=",".join(f"{key}={value}" for key, value in sorted(spec.node_selector.items())) or "all nodes",
         mode=spec.mode or Mode.ENFORCE.value,
-        limit_w=spec.watts,
+        limit_w=spec.watts if status.limit_watts is None else status.limit_watts,
+        limit_reason=status.limit_reason,
         measured_w=status.measured_watts,
         worst_case_w=status.worst_case_watts,
         headroom_w=status.headroom_watts,
