@@ -9,6 +9,7 @@ from joulie.apps.operator.fallback import CoolingWithFallback, PolicyWithFallbac
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.policy import (
     DEFAULT_CAPS,
+    FULL_POWER,
     POLICIES,
     ClusterSnapshot,
     Plan,
@@ -18,7 +19,7 @@ from joulie.domain.policy import (
 )
 
 SNAPSHOT = ClusterSnapshot((PolicyNode("a", "cpu", 50.0), PolicyNode("b", "cpu", 50.0)), 0, 0.0)
-DEFAULT = POLICIES["static_partition"](PolicySettings()).plan(SNAPSHOT)
+DEFAULT = POLICIES[FULL_POWER](PolicySettings()).plan(SNAPSHOT)
 
 
 class Broken:
@@ -49,7 +50,7 @@ def test_l12_a_policy_that_fails_is_reported_and_the_default_plans(answer, caplo
     with caplog.at_level(logging.ERROR):
         assert policy.plan(SNAPSHOT) == DEFAULT
     assert failures == [1]
-    assert [record.message for record in caplog.records] == ["policy failed, using static_partition for this step"]
+    assert [record.message for record in caplog.records] == ["policy failed, using full_power for this step"]
 
 
 def test_l12_a_policy_that_works_is_left_alone(caplog):

@@ -14,17 +14,16 @@ import numpy.typing as npt
 
 from joulie.domain.control import complete
 from joulie.domain.cooling_stress import CoolingStressModel, linear_cooling_stress
-from joulie.domain.policy import POLICIES, ClusterSnapshot, Plan, Policy, PolicySettings, Profile
+from joulie.domain.policy import FULL_POWER, POLICIES, ClusterSnapshot, Plan, Policy, PolicySettings, Profile
 from joulie.domain.units import FloatArray, finite
 
-DEFAULT_POLICY = "static_partition"
 DEFAULT_COOLING = "linear"
 
 _log = logging.getLogger(__name__)
 
 
 class PolicyWithFallback:
-    """A policy that plans by the default policy whenever the given one fails.
+    """A policy that plans by the default policy, under which no node is capped, whenever the given one fails.
 
     Args:
         policy: policy to ask first.
@@ -34,7 +33,7 @@ class PolicyWithFallback:
 
     def __init__(self, policy: Policy, settings: PolicySettings, failed: Callable[[], None]) -> None:
         self._policy = policy
-        self._default = POLICIES[DEFAULT_POLICY](settings)
+        self._default = POLICIES[FULL_POWER](settings)
         self._failed = failed
 
     def plan(self, snapshot: ClusterSnapshot) -> Plan:
@@ -42,7 +41,7 @@ class PolicyWithFallback:
         try:
             return _checked(self._policy.plan(snapshot), snapshot)
         except Exception as error:
-            _report("policy", self._policy, DEFAULT_POLICY, error)
+            _report("policy", self._policy, FULL_POWER, error)
             self._failed()
             return self._default.plan(snapshot)
 
