@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -18,8 +19,8 @@ GOAL = Goal(1.05)
 POD = ("ml", "train-0")
 
 
-def job(limit_w: float | None) -> JobGpus:
-    return JobGpus(frozenset({POD}), (("node", "GPU-0", POD),), BASELINE_W, MIN_W, limit_w)
+def job(limit_w: float | None, ceiling_w: float = math.inf) -> JobGpus:
+    return JobGpus(frozenset({POD}), (("node", "GPU-0", POD),), BASELINE_W, MIN_W, limit_w, ceiling_w)
 
 
 def response(natural_w: float, steepness: float) -> Callable[[float], tuple[float, float]]:
@@ -220,3 +221,89 @@ def test_pods_that_come_begin_a_new_window() -> None:
     course.live = course.live.observed(more, 100.0)
     assert course.live.due_s(PACE) is None
     assert course.live.observed(more, 101.0).due_s(PACE) == 101.0 + WINDOW_S
+
+
+class Bounded(Course):
+    """A job on a node with a power budget; the agent puts the lower of limit and ceiling into force."""
+
+    def under(self, ceiling_w: float, at: Callable[[float], tuple[float, float]], jitter: float) -> None:
+        """One window's time under a ceiling."""
+        lowest_w = max(ceiling_w, MIN_W)  # devices clamp
+        for passed_s in (0.0, WINDOW_S):
+            self.now_s += passed_s
+            self.live = self.live.observed(job(min(self.live.limit_w, lowest_w), ceiling_w), self.now_s)
+        due_s = self.live.due_s(PACE)
+        if due_s is not None and due_s <= self.now_s:
+            power_w, slowdown = at(min(self.live.limit_w, lowest_w))
+            self.live = self.live.measured(power_w, 100.0 / slowdown * jitter, POOLED, GOAL, self.now_s)
+
+
+CEILINGS_W = st.sampled_from((math.inf, 650.0, 550.0, 420.0, 150.0))
+
+
+@settings(max_examples=40, deadline=None)
+@given(JOBS, NOISE, st.lists(CEILINGS_W, max_size=30), CEILINGS_W)
+def test_search_beneath_a_budget_counts_no_window_under_a_tighter_ceiling_and_keeps_the_bound(
+    at: Callable[[float], tuple[float, float]], noise: np.ndarray, ceilings_w: list[float], at_last_w: float
+) -> None:
+    course = Bounded()
+    for number, ceiling_w in enumerate([*ceilings_w, *[at_last_w] * 120]):
+        before, lowest_w = course.live, max(ceiling_w, MIN_W)
+        course.under(ceiling_w, at, float(noise[number]))
+        if len(course.live.trials.windows) > len(before.trials.windows):
+            assert course.live.trials.windows[-1].limit_w <= lowest_w
+        # What is asked for is a limit of the search, and full power beneath the ceiling is its baseline.
+        assert course.live.limit_w in course.live.job.limits_w
+        assert course.live.job.baseline_w >= min(lowest_w, BASELINE_W)
+        if number >= len(ceilings_w) + 2 and isinstance(course.live.step, Hold) and course.live.since_s is not None:
+            break
+    assert isinstance(course.live.step, Hold)
+    slowdown = at(min(course.live.limit_w, max(at_last_w, MIN_W)))[1] / at(min(BASELINE_W, max(at_last_w, MIN_W)))[1]
+    assert slowdown <= GOAL.max_slowdown * (1.0 + GOAL.tolerance) * 1.01
+
+
+def held_at_full_power() -> Course:
+    course = searched(response(500.0, 1.0), np.exp(np.random.default_rng(1).normal(0.0, 0.002, 200)))
+    assert course.live.limited
+    return course
+
+
+def test_a_ceiling_above_a_held_limit_changes_nothing() -> None:
+    course = held_at_full_power()
+    course.live = course.live.observed(job(course.live.limit_w, course.live.limit_w + 10.0), course.now_s)
+    assert course.live.since_s is not None
+    assert course.live.job.baseline_w == BASELINE_W
+
+
+def test_a_ceiling_below_a_held_limit_stops_the_window_and_is_no_failure() -> None:
+    course = held_at_full_power()
+    held, ceiling_w = course.live, course.live.limit_w - 50.0
+    under, free = job(ceiling_w, ceiling_w), job(held.limit_w)
+    paused = held.observed(under, course.now_s)
+    assert (paused.limit_w, paused.since_s) == (held.limit_w, None)
+    # A dip between two looks leaves the limit in force as it was, but the ceiling tells.
+    assert held.observed(replace(free, ceiling_w=ceiling_w), course.now_s).since_s is None
+    # It is back in time: the search goes on with what it knew.
+    again = paused.observed(free, course.now_s + 60.0)
+    assert (again.limit_w, again.since_s, again.trials) == (held.limit_w, course.now_s + 60.0, held.trials)
+    late = paused.observed(replace(under, ceiling_w=math.inf), course.now_s + PATIENCE_S + 1.0)
+    assert (late.limit_w, late.failures, late.trials.start_w) == (BASELINE_W, 0, held.limit_w)
+    # It stays: the search begins anew beneath it, then above it again, where the limit that was held is tried first.
+    anew = paused.observed(under, course.now_s + PATIENCE_S + 1.0)
+    assert (anew.limit_w, anew.limited, anew.failures, anew.trials.windows) == (ceiling_w, False, 0, ())
+    lifted = anew.observed(free, course.now_s + PATIENCE_S + 2.0)
+    assert (lifted.limit_w, lifted.trials.start_w) == (BASELINE_W, held.limit_w)
+
+
+def test_a_ceiling_that_rises_above_the_baseline_beneath_it_begins_anew_at_once() -> None:
+    live = LiveJob.found(job(500.0, 500.0), None)
+    assert (live.limit_w, live.limited) == (500.0, False)
+    assert live.observed(job(501.0, 501.0), 0.0).limit_w == 500.0  # devices round
+    risen = replace(live, limit_w=400.0, failures=MAX_FAILURES).observed(job(400.0, 600.0), 1.0)
+    assert (risen.limit_w, risen.limited, risen.failures) == (600.0, False, MAX_FAILURES)
+
+
+def test_a_ceiling_below_what_devices_accept_counts_as_their_lowest_limit() -> None:
+    live = LiveJob.found(job(MIN_W, 1.0), None)
+    assert (live.limit_w, live.job.limits_w) == (MIN_W, [MIN_W])
+    assert live.observed(job(MIN_W, 1.0), 5.0).since_s == 5.0

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
 from joulie.adapters.kubernetes.resources import NODE_TWINS
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.agent.gpu_limits import LimitLease
@@ -177,6 +178,12 @@ def test_limit_below_a_cap_of_all_gpus(machine: Machine, driver: FakeGpus, kubel
         spec = {"nodeName": machine.node, "profile": "eco", **caps}
         await bench.client.apply(NODE_TWINS, bench.name, {"spec": spec}, field_manager="joulie-operator")
         await until(lambda: limits_w(driver) == [450.0, 500.0])
+
+        async def is_confirmed() -> bool:  # power budgets count the cap then, and not the GPUs' full power
+            gpu = (await bench.control()).gpu
+            return gpu is not None and gpu.result == ControlOutcome.APPLIED
+
+        await until(is_confirmed)
 
     scenario(machine, steps)
 

@@ -14,7 +14,7 @@ import pytest
 
 from joulie.adapters.kubernetes.api.v1alpha1 import HeldGpuLimit
 from joulie.adapters.kubernetes.errors import NotFoundError
-from joulie.adapters.kubernetes.resources import PODS, WORKLOAD_PROFILES
+from joulie.adapters.kubernetes.resources import PODS, POWER_BUDGETS, WORKLOAD_PROFILES
 from joulie.apps.kubectl.limits import show_limits
 from joulie.apps.operator.main import serve
 from joulie.apps.operator.settings import OperatorSettings
@@ -117,6 +117,7 @@ def operator_settings(bench: Bench, prometheus: str) -> OperatorSettings:
         gpu_limits=True,
         gpu_limits_interval_s=0.05,
         gpu_limits_pace=Pace(settling_s=0.0, window_s=0.1),
+        power_budget_interval_s=0.05,
     )
 
 
@@ -282,5 +283,58 @@ def test_a_limit_that_a_pod_states_is_in_force_and_the_search_stays_below_it(
         assert owners.pop(600.0) == own
         await site.bench.client.delete(PODS, SERVE[1], SERVE[0], grace_s=0)
         await until(lambda: site.limits_w()[1] == BASELINE_W)
+
+    at_site(machine, Jobs(driver), scenario)
+
+
+def test_limits_are_searched_beneath_the_ceiling_of_a_power_budget(
+    machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket
+) -> None:
+    async def scenario(site: Site, _operator: object) -> None:
+        client = site.bench.client
+        body = {"metadata": {"name": "rack"}, "spec": {"watts": 1900.0, "responseSeconds": 60}}
+        await client.create(POWER_BUDGETS, body)
+
+        async def ceiling_w() -> float | None:
+            gpu = (await site.bench.twin()).spec.gpu
+            return None if gpu is None else gpu.power_cap.cap_watts_per_gpu
+
+        async def is_bounded() -> bool:
+            limit_w = await ceiling_w()
+            return limit_w is not None and site.limits_w() == [limit_w, limit_w]
+
+        await until(is_bounded)
+        first_w = await ceiling_w()
+        assert first_w is not None
+        await site.add_pod(TRAIN)
+        seen: set[float] = set()
+
+        async def is_held() -> bool:
+            seen.add(site.limits_w()[0])
+            held = await site.held(TRAIN)
+            return held is not None and held.watts == site.limits_w()[0] < first_w
+
+        await until(is_held)
+        held = await site.held(TRAIN)
+        assert held is not None
+        assert held.baseline_watts == first_w  # what the budget leaves is the job's full power
+        assert max(seen) <= first_w
+        assert site.limits_w()[1] == first_w
+        # The budget falls below the limit of the job: the ceiling counts.
+        await client.patch(POWER_BUDGETS, "rack", {"spec": {"watts": 1300.0}})
+
+        async def is_lower() -> bool:
+            limit_w = await ceiling_w()
+            return limit_w is not None and limit_w < held.watts and max(site.limits_w()) <= limit_w
+
+        await until(is_lower)
+        # Without the budget the job is measured at the GPU's own limit again.
+        await client.delete(POWER_BUDGETS, "rack")
+
+        async def is_held_at_full_power() -> bool:
+            held = await site.held(TRAIN)
+            return held is not None and held.baseline_watts == BASELINE_W and site.limits_w()[1] == BASELINE_W
+
+        await until(is_held_at_full_power)
 
     at_site(machine, Jobs(driver), scenario)

@@ -1,5 +1,7 @@
 """Who takes part in the search for power limits, who holds a GPU, and what is measured of a job."""
 
+import asyncio
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -14,17 +16,19 @@ from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts, pod_facts
 from joulie.adapters.kubernetes.profiles import ProfileIndex
 from joulie.apps.operator.desired import desired_node
+from joulie.apps.operator.limits.controller import GpuLimits
 from joulie.apps.operator.limits.jobs import Holders, bound, jobs, needs_exporter, stated
 from joulie.apps.operator.limits.measure import MAX_METRICS, Meters
 from joulie.apps.operator.limits.metrics import GpuLimitMetrics
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.capping.live import MAX_FAILURES, NO_PROGRESS, NOT_IN_FORCE, JobGpus, LiveJob
+from joulie.domain.capping.node_limits import PowerCeiling
 from joulie.domain.capping.prior import POOLED
 from joulie.domain.control import ControlSettings, Decision, Memory, Snapshot, controlled_node, decide
 from joulie.domain.drain import ActivePerformance, NodeState
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import resolve
-from joulie.domain.policy import POLICIES, PolicySettings, WorkloadClass
+from joulie.domain.policy import POLICIES, Cap, PolicySettings, WorkloadClass
 from support.prometheus_answers import asked_of, vector
 
 LABELS = {
@@ -36,9 +40,15 @@ LABELS = {
 TRAIN, OTHER = ("ml", "train-0"), ("ml", "other-0")
 
 
-def decision(state: NodeState | None = None, *, enforced: bool = True, share: float = 1.0) -> Decision:
+def decision(
+    state: NodeState | None = None,
+    *,
+    enforced: bool = True,
+    share: float = 1.0,
+    ceiling: PowerCeiling | None = None,
+) -> Decision:
     node = controlled_node("n", resolve(None, LABELS, {"cpu": 384.0}, BUILTIN_CATALOGUE), enforced=enforced)
-    snapshot = Snapshot(1000.0, (node,))
+    snapshot = Snapshot(1000.0, (node,), ceilings={} if ceiling is None else {"n": ceiling})
     policy = POLICIES["static_partition"](PolicySettings(static_hp_frac=share))
     return decide(snapshot, Memory({"n": state or ActivePerformance()}), ControlSettings(), policy)
 
@@ -146,6 +156,58 @@ def test_drain_cap_and_observe_mode_go_first() -> None:
     for other in (decision(enforced=False), decision(share=0.0)):
         assert desired_node(other, 0, gpu_limits=limits).spec.gpu_limits == ()
     assert held(view, enforced=False) == held(view, share=0.0) == {}
+
+
+def test_a_power_budget_does_not_go_first_and_a_cap_beside_it_does() -> None:
+    view = View((gpu("a", (TRAIN,)), gpu("b", (TRAIN,))), (pod(TRAIN, 2),))
+    ceiling = PowerCeiling(None, 250.0)
+    limits = (GpuLimit("a", 200.0, PodReference("train-0", "ml")),)
+    bounded = decision(ceiling=ceiling)
+    assert bounded.nodes[0].wanted.gpu == Cap(watts=250.0)
+    (job,) = jobs(bounded, cast("Any", view), OperatorSettings(), {}, {"n": 250.0}).values()
+    assert (job.baseline_w, job.ceiling_w, job.bounded_w) == (350.0, 250.0, 250.0)
+    spec = desired_node(bounded, 0, gpu_limits=limits, ceiling=ceiling).spec
+    assert spec.gpu_limits == limits
+    assert spec.gpu is not None
+    assert spec.gpu.power_cap.cap_watts_per_gpu == 250.0
+    # An eco node is capped by its policy, whatever a budget says.
+    assert (
+        desired_node(decision(share=0.0, ceiling=ceiling), 0, gpu_limits=limits, ceiling=ceiling).spec.gpu_limits == ()
+    )
+
+
+def test_of_the_ceilings_between_two_looks_the_lowest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+
+    def spied(*args: Any) -> dict[Any, Any]:
+        seen.append(args[-1]["n"])
+        return {}
+
+    monkeypatch.setattr("joulie.apps.operator.limits.controller.jobs", spied)
+    ceilings: dict[str, PowerCeiling] = {}
+    search = GpuLimits(
+        cast("Any", None),
+        cast("Any", View((), ())),
+        OperatorSettings(),
+        cast("Any", None),
+        cast("Any", None),
+        GpuLimitMetrics(CollectorRegistry()),
+        lambda: None,
+        ceilings.get,
+        may_write=lambda: True,
+        now_s=lambda: 1000.0,
+    )
+    search.decided(decision())
+
+    def changed(ceiling_w: float | None) -> None:
+        ceilings["n"] = PowerCeiling(None, ceiling_w)
+        search.bounded(("n",))
+
+    for ceilings_w in ((300.0,), (200.0, 320.0), (), (None,), ()):
+        for ceiling_w in ceilings_w:
+            changed(ceiling_w)
+        asyncio.run(search.look())
+    assert seen == [300.0, 200.0, 320.0, math.inf, math.inf]
 
 
 def test_limit_in_force_is_that_of_all_gpus_of_a_job() -> None:

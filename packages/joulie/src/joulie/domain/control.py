@@ -218,13 +218,13 @@ def _decide_nodes(
         guarded = guard(
             state, planned, blocking, snapshot.now_s, settings.drain, full_power_pods=lifting, unlimited=unlimited
         )
-        caps = _caps(node, guarded.profile, override, plan, usual_caps)
-        caps = wanted = under(caps, ceiling, node.hardware)
+        own = _caps(node, guarded.profile, override, plan, usual_caps)
+        caps = wanted = under(own, ceiling, node.hardware)
         missing: tuple[str, ...] = ()
         if reported is not None:
             caps, missing = in_force(caps, reported)
         holding = _holding(guarded.state, blocking, lifting)
-        decisions.append(NodeDecision(node, guarded, caps, source, holding, not_in_force=missing, wanted=wanted))
+        decisions.append(NodeDecision(node, guarded, caps, source, holding, None, missing, wanted, own.gpu_percent))
     return tuple(decisions)
 
 

@@ -101,6 +101,8 @@ class NodeDecision(NamedTuple):
     """Planned limits that no report confirms, by subsystem; they count as uncapped."""
     wanted: NodeCaps = UNCAPPED
     """The caps as they are planned, whether they are in force or not."""
+    own_gpu_percent: float = 100.0
+    """The planned cap of its GPUs without the ceilings of power budgets, percent of the TDP."""
 
     @property
     def state(self) -> NodeState:

@@ -119,9 +119,10 @@ def desired_node(
 def takes_limits(node: NodeDecision) -> bool:
     """Whether limits of single GPUs may be set on a node: at full power, nothing else being asked of it.
 
-    A drain, a cap for whatever reason and observe mode go first.
+    A drain, a cap of the profile or of an override and observe mode go first. The ceiling of a power budget does not:
+    agents set the lower of both.
     """
-    free = node.caps.gpu_percent >= 100.0 and node.node.enforced and node.planned is None
+    free = node.own_gpu_percent >= 100.0 and node.node.enforced and node.planned is None
     return free and node.node.eligible and isinstance(node.state, ActivePerformance)
 
 

@@ -131,6 +131,7 @@ class ControlLoop:
                 lambda: self._power.index,
                 metrics.gpu_limits,
                 wake.set,
+                self._budgets.of_node,
                 may_write=may_write,
                 now_s=now_s,
             )
@@ -240,7 +241,10 @@ class ControlLoop:
     # ---- beside the cycle
 
     async def _publish_nodes(self, nodes: Iterable[str]) -> None:
-        """Write these nodes at once, and decide them anew soon."""
+        """Write these nodes, whose ceilings changed, at once, and decide them anew soon."""
+        nodes = tuple(nodes)
+        if self._gpu_limits is not None:
+            self._gpu_limits.bounded(nodes)
         self._report_problems(await self._publisher.publish_nodes(nodes))
         self._wake.set()
 

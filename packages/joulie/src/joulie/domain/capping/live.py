@@ -4,10 +4,15 @@ A job is the pods of one workload on GPUs of one kind. `observed` follows what h
 `measured` adds a window. Both return a new state; whoever holds the state sets `limit_w` on the job's GPUs and asks the
 meters once `due_s` is past. Whatever the meters say, a job whose progress cannot be told is back at its own limit after
 one window.
+
+A power budget may bound the limits of the job's GPUs. A window counts only while that ceiling is not below the limit
+under trial. Where it stays below, the search begins anew beneath it, and where it rises above the baseline of such a
+search too: the job may have more power now, so its slowdown is to be measured against more.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -28,6 +33,8 @@ MAX_FAILURES = 3
 STUCK_REPEATS = 2
 """Repetitions of a rate to the last digit after which its signal is taken to be stuck."""
 _LEAST, _MOST = 1e-9, 1e15
+_SAME_W = 1.0
+"""Limits closer than this are one limit, W: devices round."""
 NO_PROGRESS = "its progress cannot be measured"
 NOT_IN_FORCE = "the limit is not in force on all of its GPUs"
 
@@ -42,6 +49,7 @@ class JobGpus:
         baseline_w: limit that they had before Joulie's first write, or a smaller upper bound, W.
         min_w: smallest limit that they accept, W.
         in_force_w: limit that all of them have by their agents' reports, W; None where they differ or it is not known.
+        ceiling_w: lowest bound of power budgets on any of them since the look before, W; infinite for none.
     """
 
     pods: frozenset[PodKey]
@@ -49,6 +57,12 @@ class JobGpus:
     baseline_w: float
     min_w: float
     in_force_w: float | None
+    ceiling_w: float = math.inf
+
+    @property
+    def bounded_w(self) -> float:
+        """Limit that all of them may have, W: the baseline, or the ceiling where that is lower."""
+        return min(self.baseline_w, max(self.ceiling_w, self.min_w))
 
     @property
     def limits_w(self) -> Sequence[float]:
@@ -75,7 +89,7 @@ class LiveJob:
     """The search for the limit of one job.
 
     Attributes:
-        job: its GPUs.
+        job: its GPUs; the baseline is that of this search, at most the ceiling at its beginning.
         trials: what was measured.
         limit_w: limit that it is to have, W.
         step: why; None before the first window.
@@ -101,7 +115,7 @@ class LiveJob:
     @classmethod
     def found(cls, job: JobGpus, start_w: float | None) -> LiveJob:
         """A job seen for the first time; `start_w` is the limit that an earlier run was held at, W."""
-        return cls(job, Trials(start_w=start_w), job.baseline_w)
+        return cls(replace(job, baseline_w=job.bounded_w), Trials(start_w=start_w), job.bounded_w)
 
     @property
     def limited(self) -> bool:
@@ -114,16 +128,22 @@ class LiveJob:
 
     def observed(self, job: JobGpus, now_s: float) -> LiveJob:
         """The state after another look: a window runs while the limit is in force on the same GPUs of the same pods."""
-        if (job.baseline_w, job.min_w) != (self.job.baseline_w, self.job.min_w):
-            return LiveJob.found(job, self.trials.start_w)
-        seen = replace(self, job=job)
+        baseline_w = self.job.baseline_w
+        if job.min_w != self.job.min_w or job.baseline_w < baseline_w or job.bounded_w > baseline_w + _SAME_W:
+            return self._anew(job, now_s)
+        seen = replace(self, job=replace(job, baseline_w=baseline_w))
         if job.gpus != self.job.gpus:
             # Pods came or went: what was measured still holds for each, but the running window does not.
             seen = replace(seen, since_s=None, last_progress=None, failures=0)
-        elif job.in_force_w is not None and abs(job.in_force_w - self.limit_w) <= 1.0:
+        elif job.bounded_w < self.limit_w - _SAME_W:
+            waited = now_s - self.asked_s > PATIENCE_S or not self.trials.windows
+            return self._anew(job, now_s) if waited else replace(seen, since_s=None)
+        elif job.in_force_w is not None and abs(job.in_force_w - self.limit_w) <= _SAME_W:
             return replace(seen, since_s=now_s if self.since_s is None else self.since_s)
         if self.limited and now_s - self.asked_s > PATIENCE_S:
-            return seen._withdrawn(NOT_IN_FORCE, now_s)
+            # Its agent has yet to raise a limit that a ceiling held down: that is no failure.
+            bounded = self.job.bounded_w < self.limit_w - _SAME_W
+            return self._anew(job, now_s) if bounded else seen._withdrawn(NOT_IN_FORCE, now_s)
         return replace(seen, since_s=None)
 
     def measured(
@@ -151,6 +171,12 @@ class LiveJob:
         step = next_step(trials, response, self.job.limits_w, goal)
         since_s = now_s if step.limit_w == self.limit_w else None
         return replace(seen, trials=trials, limit_w=step.limit_w, step=step, since_s=since_s, asked_s=now_s, problem="")
+
+    def _anew(self, job: JobGpus, now_s: float) -> LiveJob:
+        """The beginning of a search with another baseline; a limit that was held is tried first."""
+        held_w = self.limit_w if self.limited and isinstance(self.step, Hold) else None
+        failures = self.failures if job.gpus == self.job.gpus else 0
+        return replace(LiveJob.found(job, held_w or self.trials.start_w), asked_s=now_s, failures=failures)
 
     def _withdrawn(self, problem: str, now_s: float) -> LiveJob:
         """The state at the job's own limit, where no other may be held."""

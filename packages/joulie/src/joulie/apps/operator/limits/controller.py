@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -31,6 +32,7 @@ from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.capping.choice import Goal, Hold
 from joulie.domain.capping.live import LiveJob
+from joulie.domain.capping.node_limits import PowerCeiling
 from joulie.domain.capping.prior import POOLED
 from joulie.domain.control import Decision
 
@@ -56,6 +58,7 @@ class GpuLimits:
         index: nodes by the labels of exporters.
         metrics: metrics of the search.
         wake: called when limits changed.
+        ceiling: returns the upper bound of a node's caps by power budgets.
         may_write: whether this process still holds the lease.
         now_s: current time, s since the epoch.
     """
@@ -69,6 +72,7 @@ class GpuLimits:
         index: Callable[[], NodeIndex],
         metrics: GpuLimitMetrics,
         wake: Callable[[], None],
+        ceiling: Callable[[str], PowerCeiling | None],
         *,
         may_write: Callable[[], bool],
         now_s: Callable[[], float],
@@ -81,6 +85,8 @@ class GpuLimits:
         self._dcgm = Dcgm(prometheus, settings.gpu_limits_pace.window_s)
         self._index = index
         self._wake = wake
+        self._ceiling = ceiling
+        self._lowest_w: dict[str, float] = {}
         self._may_write = may_write
         self._now_s = now_s
         self._decision: Decision | None = None
@@ -90,6 +96,17 @@ class GpuLimits:
     def decided(self, decision: Decision) -> None:
         """Take the latest decision: limits are searched on the nodes that it leaves at full power."""
         self._decision = decision
+
+    def bounded(self, nodes: Iterable[str]) -> None:
+        """Take the ceilings of nodes that changed: of those between two looks the lowest counts."""
+        for node in nodes:
+            self._lowest_w[node] = self._ceiling_w(node)
+
+    def _ceiling_w(self, node: str) -> float:
+        """Lowest bound of a GPU's limit on a node since the last look, W; infinite for none."""
+        ceiling = self._ceiling(node)
+        now_w = math.inf if ceiling is None or ceiling.gpu_w is None else ceiling.gpu_w
+        return min(now_w, self._lowest_w.get(node, math.inf))
 
     def of_node(self, node: str) -> tuple[GpuLimit, ...]:
         """Limits of a node's GPUs."""
@@ -115,9 +132,13 @@ class GpuLimits:
             return
         exported = await self._holders(decision)
         now_s = self._now_s()
-        found, before = jobs(decision, self._view, self._settings, exported), self._jobs
+        ceilings_w = {node.node.name: self._ceiling_w(node.node.name) for node in decision.nodes}
+        self._lowest_w.clear()
+        found, before = jobs(decision, self._view, self._settings, exported, ceilings_w), self._jobs
         self._jobs = {
-            key: before[key].observed(job, now_s) if key in before else LiveJob.found(job, self._learned_w(key))
+            key: before[key].observed(job, now_s)
+            if key in before
+            else LiveJob.found(job, self._learned_w(key, job.bounded_w))
             for key, job in found.items()
         }
         await self._measure(now_s)
@@ -189,10 +210,10 @@ class GpuLimits:
         entry = self._view.workload_profiles.effective(workload)
         return None if entry is None else entry.status.gpu_limit
 
-    def _learned_w(self, key: JobKey) -> float | None:
+    def _learned_w(self, key: JobKey, baseline_w: float) -> float | None:
         """Limit at which an earlier run of the workload was held on GPUs with the same baseline, W."""
         stored = self._stored(key.workload)
-        if stored is None or (stored.baseline_watts, stored.max_slowdown) != (key.baseline_w, key.max_slowdown):
+        if stored is None or (stored.baseline_watts, stored.max_slowdown) != (baseline_w, key.max_slowdown):
             return None
         return stored.watts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from joulie.domain.policy import PodPhase, PowerConstraint, WorkloadClass
 from joulie.domain.usage import PodKey
 
 SAME_LIMIT_W = 1.0
+NO_CEILINGS: Mapping[str, float] = {}
 
 Holders = Mapping[tuple[str, str], tuple[PodKey, ...]]
 """Pods that hold a GPU by an exporter's labels, by node and ID of the GPU."""
@@ -51,7 +53,11 @@ def needs_exporter(decision: Decision, view: ClusterView) -> bool:
 
 
 def jobs(
-    decision: Decision, view: ClusterView, settings: OperatorSettings, exported: Holders
+    decision: Decision,
+    view: ClusterView,
+    settings: OperatorSettings,
+    exported: Holders,
+    ceilings_w: Mapping[str, float] = NO_CEILINGS,
 ) -> Mapping[JobKey, JobGpus]:
     """The jobs whose GPUs may be limited now.
 
@@ -60,13 +66,14 @@ def jobs(
         view: the cluster.
         settings: who takes part.
         exported: holders by an exporter's labels, where the kubelet did not answer.
+        ceilings_w: upper bound of the limit of one GPU from power budgets, W, by node.
     """
     held: dict[JobKey, list[tuple[str, GpuStatus, PodKey]]] = {}
     for node, gpu, pod in _held(decision, view, exported):
         key = _key(pod, gpu, view, settings)
         if key is not None:
             held.setdefault(key, []).append((node, gpu, (pod.namespace, pod.name)))
-    return {key: _job(key, found) for key, found in held.items()}
+    return {key: _job(key, found, ceilings_w) for key, found in held.items()}
 
 
 def stated(decision: Decision, view: ClusterView, exported: Holders) -> Iterator[tuple[str, str, float, PodKey]]:
@@ -136,7 +143,7 @@ def bound(pod: PodFacts, profile: ProfileFacts, settings: OperatorSettings) -> f
     )
 
 
-def _job(key: JobKey, held: list[tuple[str, GpuStatus, PodKey]]) -> JobGpus:
+def _job(key: JobKey, held: list[tuple[str, GpuStatus, PodKey]], ceilings_w: Mapping[str, float]) -> JobGpus:
     limits_w = [gpu.limit_watts or 0.0 for _, gpu, _ in held]
     equal = max(limits_w) - min(limits_w) <= SAME_LIMIT_W
     return JobGpus(
@@ -145,6 +152,7 @@ def _job(key: JobKey, held: list[tuple[str, GpuStatus, PodKey]]) -> JobGpus:
         key.baseline_w,
         key.min_w,
         limits_w[0] if equal else None,
+        min(ceilings_w.get(node, math.inf) for node, _, _ in held),
     )
 
 
