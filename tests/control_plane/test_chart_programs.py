@@ -31,7 +31,8 @@ def plane(plane: LocalControlPlane) -> LocalControlPlane:
     allocatable = {"cpu": "192", "memory": "768Gi", "pods": "110"}
     plane.create_nodes([kwok_node(name, labels=labels, allocatable=allocatable) for name in NODES])
     # The programs run here, not in pods, under the accounts that the chart makes for the pods.
-    values = {"mode": "enforce", "agentPool": {"enabled": True}, "simulator": {"enabled": True}}
+    values: dict[str, object] = {"mode": "enforce", "agentPool": {"enabled": True}, "simulator": {"enabled": True}}
+    values["operator"] = {"settings": {"POLICY_TYPE": "static_partition"}}
     helm = ("install", "joulie", CHART, "--namespace", NAMESPACE, "--create-namespace", "--values", "-")
     plane.helm(*helm, input=json.dumps(values))
     wait_for(lambda: served(plane), 90, "NodeTwins are served")

@@ -89,12 +89,21 @@ def figure(result: OwnersResult) -> Figure:
     return drawn
 
 
+_VERDICTS = {
+    "saves": "saves",
+    "costs": "costs energy",
+    "no effect shown": "shows no effect",
+    "did other work": "did other work, so that nothing can be said",
+}
+
+
 def _page(result: OwnersResult) -> dict[str, Any]:
     return {
         "tables": {table.title: table for table in tables(result)},
         "variants": {variant.name: variant.description for variant in VARIANTS},
-        "default": DEFAULT,
+        "default_name": DEFAULT,
         "oracle": ORACLE,
+        "verdicts": _VERDICTS,
     }
 
 
