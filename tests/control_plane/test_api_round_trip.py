@@ -54,6 +54,10 @@ def value_of(schema: dict[str, Any], variant: int) -> Any:
             return [high, min(80, high), min(80.5, high), low + 0.125][variant % 4]
     if schema.get("format") == "date-time":
         return "2026-03-13T12:00:00Z"
+    patterned = {"*": "1-5", "[01]?[0-9]": f"{variant:02}:30"}
+    for start, value in patterned.items():
+        if schema.get("pattern", "").lstrip("^(\\").startswith(start):
+            return value
     return f"https://sim.example/{{node}}/{variant}" if "http" in schema.get("pattern", "") else f"text{variant}"
 
 

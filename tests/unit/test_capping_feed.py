@@ -38,7 +38,9 @@ class Row:
         for _ in range(round(seconds / 2.0)):
             self.now_s += 2.0
             most_w = self.memory.limit_w if obeying else np.inf
-            reading = FeedReading(self.now_s, np.minimum(np.full(10, power_w, dtype=float), most_w))
+            # Sensors never repeat to the last digit, unless they are stuck.
+            power_now_w = np.minimum(np.full(10, power_w, dtype=float), most_w) - 1e-9 * (self.now_s % 4.0)
+            reading = FeedReading(self.now_s, power_now_w)
             decision = decide_feed(self.now_s, reading, self.servers, self.settings, self.memory)
             self.memory = decision.memory
         return decision
