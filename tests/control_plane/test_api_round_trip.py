@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,15 +51,12 @@ def value_of(schema: dict[str, Any], variant: int) -> Any:
         case "integer":
             return max(schema.get("minimum", 0), min(variant * 7, schema.get("maximum", 1000)))
         case "number":
-            low, high = schema.get("minimum", -50), schema.get("maximum", 1200)
+            low, high = schema.get("minimum", -50), schema.get("maximum", 1200) - bool(schema.get("exclusiveMaximum"))
             return [high, min(80, high), min(80.5, high), low + 0.125][variant % 4]
     if schema.get("format") == "date-time":
         return "2026-03-13T12:00:00Z"
-    patterned = {"*": "1-5", "[01]?[0-9]": f"{variant:02}:30"}
-    for start, value in patterned.items():
-        if schema.get("pattern", "").lstrip("^(\\").startswith(start):
-            return value
-    return f"https://sim.example/{{node}}/{variant}" if "http" in schema.get("pattern", "") else f"text{variant}"
+    candidates = (f"text{variant}", f"https://sim.example/{{node}}/{variant}", f"{variant:02}:30", "1-5")
+    return next(text for text in candidates if re.match(schema.get("pattern", ""), text))
 
 
 def body_of(kind: CustomKind, variant: int) -> dict[str, Any]:
@@ -74,8 +72,13 @@ def body_of(kind: CustomKind, variant: int) -> dict[str, Any]:
         del parts["spec"]["timeZone"]
     if kind.resource is resources.POWER_TRIALS:
         parts["spec"]["washoutMinutes"] = parts["spec"]["blockMinutes"] - 1
-    if kind.resource is resources.POWER_BUDGETS and "breaker" in parts["spec"]:
-        parts["spec"]["breaker"]["ratedWatts"] = parts["spec"]["watts"]
+    if kind.resource is resources.POWER_BUDGETS:
+        spec = parts["spec"]
+        spec["breaker"]["ratedWatts"] = spec["watts"]
+        spec["follow"]["high"] = spec["follow"]["low"] + 1
+        for reduction in spec["reductions"]:
+            del reduction[("watts", "reducePercent")[variant % 2]]
+            reduction["end"] = "2026-03-13T13:00:00Z"
     metadata = {"name": f"round-trip-{variant}"}
     return {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind, "metadata": metadata, **parts}
 

@@ -31,8 +31,7 @@ def plane(plane: LocalControlPlane) -> LocalControlPlane:
     allocatable = {"cpu": "192", "memory": "768Gi", "pods": "110"}
     plane.create_nodes([kwok_node(name, labels=labels, allocatable=allocatable) for name in NODES])
     # The programs run here, not in pods, under the accounts that the chart makes for the pods.
-    values: dict[str, object] = {"mode": "enforce", "agentPool": {"enabled": True}, "simulator": {"enabled": True}}
-    values["operator"] = {"settings": {"POLICY_TYPE": "static_partition"}}
+    values = {"mode": "enforce", "agentPool": {"enabled": True}, "simulator": {"enabled": True}}
     helm = ("install", "joulie", CHART, "--namespace", NAMESPACE, "--create-namespace", "--values", "-")
     plane.helm(*helm, input=json.dumps(values))
     wait_for(lambda: served(plane), 90, "NodeTwins are served")
@@ -88,6 +87,7 @@ def test_the_charts_rights_are_enough(plane: LocalControlPlane, tmp_path: Path) 
         METRICS_ADDR=f"127.0.0.1:{operator}",
         RECONCILE_INTERVAL="2s",
         DRAIN_SETTLING="1s",
+        POLICY_TYPE="static_partition",
         AGENT_METRICS_URLS=f"http://127.0.0.1:{agent}/metrics",
     )
     start(plane, "extender", "extender", PORT="0", METRICS_ADDR=f"127.0.0.1:{extender}")
