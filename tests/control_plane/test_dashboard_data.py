@@ -145,7 +145,7 @@ def agent() -> CollectorRegistry:
         last_cycle_epoch_s=time.time(),  # noqa: TID251 - as a program's
         throttle=SimpleNamespace(state=DvfsState(throttle_pct=20.0, ema_w=155.0, above=1)),
         actions=dict.fromkeys(DvfsAction, 1),
-        host=SimpleNamespace(observation=seen),
+        host=SimpleNamespace(observation=seen, gpu_resets={"GPU-0": 3}),
     )
     return agent_registry(lambda: [node])
 
