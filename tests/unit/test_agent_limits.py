@@ -313,6 +313,14 @@ def test_h5_devices_not_seen_since_kexec_are_not_reported_as_restored(
     assert gpus.limits_w == {"a": 180.0, "b": 200.0}
 
 
+def test_h5_device_without_a_readable_id_may_be_one_that_is_missing(store: Store) -> None:
+    gpus = Limiter("amdgpu", **{"0000:01:00.0": None})
+    store.saved = lost(earlier={"amdgpu/GPU-a": LimitRecord(180.0, (120.0,))}, reason=None)
+    outcome = writer(store, gpus).lift()
+    assert (outcome.backend, outcome.result) == ("amdgpu", "error")
+    assert outcome.message.startswith("original limits not restored: 0000:01:00.0: the limit in force cannot be read")
+
+
 def test_h5_without_a_default_the_limit_is_unknown_left_and_reported(store: Store) -> None:
     rapl = Limiter("rapl", a=120.0)
     store.saved = lost()
@@ -500,11 +508,11 @@ def test_h7_one_listing_a_cycle(store: Store) -> None:
     assert rapl.limits_w == {"a": 200.0}
 
 
-def control(store: Store, frequencies: Frequencies, *limiters: Limiter) -> CpuControl:
+def control(store: Store, frequencies: Frequencies, *limiters: Limiter, dvfs: DvfsSettings = DVFS) -> CpuControl:
     originals = OriginalLimits(store)
-    frequency = FrequencyWriter(frequencies, originals, DVFS)
+    frequency = FrequencyWriter(frequencies, originals, dvfs)
     limits = LimitWriter(limiters, originals, described)
-    return CpuControl(limits, frequency, Throttle(DVFS, throttle_pct=frequency.throttle_in_force_pct()))
+    return CpuControl(limits, frequency, Throttle(dvfs, throttle_pct=frequency.throttle_in_force_pct()))
 
 
 def facts(power_w: float | None) -> CpuFacts:
@@ -527,6 +535,25 @@ def test_throttle_follows_power_and_is_taken_back(store: Store) -> None:
     assert cpu.enforce(ECO, facts(300.0), 20.0).backend == "rapl"
     assert frequencies.limits_hz == {"policy0": 3.5e9, "policy1": 3.5e9}
     assert cpu.throttle.state.throttle_pct == 0.0
+
+
+def test_h1_load_that_has_just_risen_does_not_confirm_a_cap(store: Store) -> None:
+    """Smoothed power is still below the cap then, and readings that are missing afterwards confirm nothing either."""
+    frequencies, rapl = Frequencies(), Limiter("rapl", a=200.0)
+    rapl.reason = "no RAPL"
+    cpu = control(store, frequencies, rapl, dvfs=DvfsSettings())
+    assert cpu.enforce(WantedCap(percent=70.0), facts(50.0), 0.0).result == "applied"
+    for power_w, now_s in ((300.0, 20.0), (300.0, 40.0), (None, 60.0), (None, 80.0)):
+        assert cpu.enforce(ECO, facts(power_w), now_s).result == "unconfirmed"
+
+
+def test_h1_power_that_was_above_the_cap_is_not_confirmed_by_silence(store: Store) -> None:
+    frequencies, rapl = Frequencies(), Limiter("rapl", a=200.0)
+    rapl.reason = "no RAPL"
+    cpu = control(store, frequencies, rapl, dvfs=DvfsSettings())
+    assert cpu.enforce(ECO, facts(200.0), 0.0).result == "applied"
+    cpu.enforce(ECO, facts(500.0), 20.0)
+    assert cpu.enforce(ECO, facts(None), 40.0).result == "unconfirmed"
 
 
 def test_h1_frequency_controller_without_readings_says_so_and_holds_a_fixed_share(store: Store) -> None:

@@ -157,6 +157,7 @@ class BackendLimits:
             return dict.fromkeys({**kept, **self._originals.for_backend(self.name)}, str(error))
         records = self._originals.resolve(self.name, found, self._same)
         kept = self._originals.kept_by_kexec(self.name)
+        missing = self._originals.not_restored(self.name).keys() - {device.id for device in found}
         if only is not None:
             found = [device for device in found if device.id in only]
             records = {device: record for device, record in records.items() if device in only}
@@ -165,7 +166,8 @@ class BackendLimits:
             return dict.fromkeys(records, SIMULATED)
         plan = plan_restore(found, records)
         unread = [device.id for device in found if device.limit is None]
-        doubtful = [device for device in unread if self._originals.may_lack_record(self.name, device)]
+        # A device whose id cannot be read either may be one of those that are missing.
+        doubtful = [device for device in unread if missing or self._originals.may_lack_record(self.name, device)]
         done = Enforcement(refused={**plan.refused, **dict.fromkeys(doubtful, _UNREADABLE)})
         done.in_force_w = {name: limit for name, limit in plan.targets.items() if name not in plan.writes}
         self._write(plan, done)

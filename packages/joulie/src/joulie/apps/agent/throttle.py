@@ -88,7 +88,7 @@ class Throttle:
             return self._without_reading(cap, limits, reading.problem)
         self._missing = 0
         self.state = step(self.state, reading.power_w, self._cap_w, now_s, self.settings)
-        self._judge(self._cap_w)
+        self._judge(reading.power_w, self._cap_w)
         return self._measured()
 
     def release(self) -> None:
@@ -96,10 +96,11 @@ class Throttle:
         self.state = DvfsState()
         self._cap_w, self._missing, self._within_cap = None, 0, False
 
-    def _judge(self, cap_w: float) -> None:
+    def _judge(self, power_w: float, cap_w: float) -> None:
         """Decide whether measured power is within the cap; noise around it changes nothing."""
-        tolerated_w = min(self.settings.high_margin_w, _TOLERATED_SHARE * cap_w)
-        if self.state.ema_w is not None and self.state.ema_w <= cap_w + tolerated_w:
+        most_w = cap_w + min(self.settings.high_margin_w, _TOLERATED_SHARE * cap_w)
+        # Smoothed power follows a load that has just risen too late to confirm a cap.
+        if self.state.ema_w is not None and max(self.state.ema_w, power_w) <= most_w:
             self._within_cap = True
         elif self.state.above >= self.settings.trip_count or self.state.action is not None:
             self._within_cap = False
@@ -117,6 +118,7 @@ class Throttle:
     def _without_reading(self, cap: WantedCap, limits: CapRange | None, problem: str) -> Throttling:
         """The throttle stays for a reading or two; then it is at least a fixed share."""
         self._missing += 1
+        self._within_cap = self._within_cap and not self.state.above  # silence confirms nothing
         if self._missing <= MISSING_READINGS:
             if self.state.ema_w is not None:
                 return self._measured()
