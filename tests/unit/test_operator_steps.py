@@ -292,7 +292,7 @@ def test_l12_a_plug_in_that_fails_stops_no_step(tmp_path):
             policy=Broken(), cooling=lambda *_: 1 / 0, may_write=lambda: True, now_s=lambda: stage.now_s,
         )  # fmt: skip
         await stage.step()
-        assert (await stage.twin(N1)).spec.policy.name == "static_partition"
+        assert (await stage.twin(N1)).spec.policy.name == "full_power"
         for plugin in ("policy", "cooling"):
             value = stage.metrics.registry.get_sample_value("joulie_operator_plugin_failures_total", {"plugin": plugin})
             assert value == 1.0
