@@ -11,11 +11,13 @@ from joulie.apps.cli.main import main
 from joulie_lab.apps.bench.attribution import AttributionResult
 from joulie_lab.apps.bench.binding import BindingResult
 from joulie_lab.apps.bench.extender import ExtenderResult
+from joulie_lab.apps.bench.owners import sentences
 from joulie_lab.apps.bench.profiles import ProfilesResult
 from joulie_lab.apps.bench.registry import PAGES, module_of
 from joulie_lab.apps.bench.report import Table
+from joulie_lab.benchmarks.owners import ClusterFigures, OwnersResult, VariantFigures
 from joulie_lab.benchmarks.ranges import load_ranges, misses
-from joulie_lab.benchmarks.results import of_values, plain
+from joulie_lab.benchmarks.results import Estimate, of_values, plain
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -77,6 +79,45 @@ def shift_share(report, path, errors):
 def test_a_page_is_what_the_committed_result_says(name, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert joulie("bench", "page", name, "--check") == 0, capsys.readouterr().err
+
+
+def test_the_readme_tells_what_owners_get_as_it_was_measured():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    told = " ".join(readme[readme.index("- **What you get") : readme.index("- **A scheduler can save")].split())
+    clusters = of_values(json.loads((RESULTS / "owners.json").read_text(encoding="utf-8")), OwnersResult).clusters
+    default = {name: cluster.variants["default"] for name, cluster in clusters.items()}
+    assert {one.claim for one in default.values()} == {"saves"}
+    for name, one in default.items():
+        assert f"{one.saved_pct.text(1)} %" in told, name
+    for name in ("all-h100", "all-a100", "h100-41"):
+        assert f"{default[name].busy_saved_pct.text(1)} %" in told, name
+    slowest = max((one.p95_standard for one in default.values()), key=lambda found: found.mean)
+    assert f"at most {slowest.text(3)} times as long" in told
+    assert f"{clusters['cpu-only-40'].variants['packed'].saved_pct.text(1)} % there" in told
+
+
+def estimated(mean, half_width=0.1):
+    return Estimate(mean, half_width)
+
+
+def owned(saved_pct, work_pct=0.0):
+    """Figures of a cluster whose default saves so much."""
+    one = VariantFigures(
+        estimated(saved_pct), None, estimated(0.0), estimated(1.04), None, None, estimated(0.0), work_pct
+    )
+    return ClusterFigures("a cluster", 12.0, (1, 2), "kube", None, estimated(0.5), {"default": one})
+
+
+def test_each_kind_of_owner_gets_a_sentence_with_its_verdict():
+    clusters = {"all-h100": owned(2.0), "all-a100": owned(-2.0), "h100-41": owned(3.0), "hetero-41": owned(0.1)}
+    found = list(sentences(OwnersResult(0.15, 0.5, clusters | {"cpu-only-40": owned(9.0, work_pct=2.0)})))
+    assert [text.split("**")[1].split(",")[0] for text in found] == ["Identical GPUs"] * 2 + ["Mixed GPUs", "CPUs only"]
+    saves, costs, nothing, other = found
+    assert "Joulie saves, of the energy of all nodes, 2.0 ±0.1 % on all-h100 and 3.0 ±0.1 % on h100-41" in saves
+    assert "Joulie costs energy" in costs
+    assert "-2.0 ±0.1 % on all-a100" in costs
+    assert "no effect is shown" in nothing
+    assert "nothing can be said" in other
 
 
 def test_a_page_that_differs_is_named_and_can_be_written(tmp_path, capsys, monkeypatch):

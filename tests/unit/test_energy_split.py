@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -171,3 +173,12 @@ def test_what_is_no_bound_is_refused():
     for wrong in ({"standard_slowdown": 0.9}, {"gpu_util_low": 0.8, "gpu_util_high": 0.5}, {"gpu_util_high": 1.2}):
         with pytest.raises(ValueError):
             EnergyBounds(**wrong)
+
+
+def test_the_page_tells_the_caps_that_are_chosen():
+    page = (Path(__file__).parents[2] / "docs/concepts/energy-per-work.md").read_text(encoding="utf-8")
+    models = ("NVIDIA-H100-NVL", "NVIDIA-H100-80GB-HBM3", "NVIDIA-L40S", "AMD-Instinct-MI300X", "AMD-Radeon-Pro-W7900")
+    chosen = [split_caps(hardware(gpu=gpu), BUILTIN_CATALOGUE, EnergyBounds()) for gpu in models]
+    ((performance, eco),) = {(caps.performance.gpu.percent, caps.eco.gpu.percent) for caps in chosen}
+    told = f"get {performance:.0f} % of their default limit on performance nodes and {eco:.0f} % on eco nodes"
+    assert told in " ".join(page.split())

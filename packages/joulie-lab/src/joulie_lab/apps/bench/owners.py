@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from joulie_lab.benchmarks.owners import (
     ClusterFigures,
     OwnersResult,
     Part,
+    VariantFigures,
     result_of,
     summarise,
 )
@@ -89,21 +90,61 @@ def figure(result: OwnersResult) -> Figure:
     return drawn
 
 
-_VERDICTS = {
-    "saves": "saves",
-    "costs": "costs energy",
-    "no effect shown": "shows no effect",
-    "did other work": "did other work, so that nothing can be said",
+_OWNERS: Mapping[str, tuple[str, ...]] = {
+    "Identical GPUs": ("all-h100", "all-a100", "h100-41"),
+    "Mixed GPUs, each job on the model that it names": ("hetero-41",),
+    "CPUs only": ("cpu-only-40",),
 }
+"""Kinds of owners with their clusters, in the order of the page."""
+_PACKED = "packed"
+_VERDICTS = {
+    "saves": "Joulie saves, of the energy of all nodes, {}.",
+    "costs": "Joulie costs energy; it saves, of the energy of all nodes, {}.",
+    "no effect shown": "no effect is shown; Joulie saves, of the energy of all nodes, {}.",
+    "did other work": "nothing can be said, as other work was done; saved was, of the energy of all nodes, {}.",
+}
+
+
+def sentences(result: OwnersResult) -> Iterator[str]:
+    """What each kind of owner gets without any setting: a sentence for each verdict, and what else would save."""
+    for kind, names in _OWNERS.items():
+        owned = {name: result.clusters[name] for name in names if name in result.clusters}
+        for claim, verdict in _VERDICTS.items():
+            found = {name: one.variants[DEFAULT] for name, one in owned.items() if one.variants[DEFAULT].claim == claim}
+            if found:
+                told = verdict.format(_told(found))
+                yield f"**{kind}**: in mode enforce with nothing else set, {told}{_beside(owned)}"
+
+
+def _told(found: Mapping[str, VariantFigures]) -> str:
+    text = _listed([f"{one.saved_pct.text(1)} % on {name}" for name, one in found.items()])
+    if busy := [f"{one.busy_saved_pct.text(1)} %" for one in found.values() if one.busy_saved_pct]:
+        text += f" (of that of busy GPUs {_listed(busy)})"
+    if slow := [one.p95_standard.text(3) for one in found.values() if one.p95_standard]:
+        text += f", at a P95 slowdown of standard jobs of {_listed(slow)}"
+    return text
+
+
+def _beside(owned: Mapping[str, ClusterFigures]) -> str:
+    """What the best limits save, and packing where it saves more than the default."""
+    best = [f"{one.variants[ORACLE].saved_pct.text(1)} %" for one in owned.values() if ORACLE in one.variants]
+    text = f" The best limits in hindsight save {_listed(best)}." if best else ""
+    for cluster in owned.values():
+        packed = cluster.variants.get(_PACKED)
+        if packed and packed.claim == "saves" and packed.saved_pct.mean > cluster.variants[DEFAULT].saved_pct.mean:
+            text += f" Packing without Joulie (MostAllocated) saves {packed.saved_pct.text(1)} %."
+    return text
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
 
 
 def _page(result: OwnersResult) -> dict[str, Any]:
     return {
         "tables": {table.title: table for table in tables(result)},
         "variants": {variant.name: variant.description for variant in VARIANTS},
-        "default_name": DEFAULT,
-        "oracle": ORACLE,
-        "verdicts": _VERDICTS,
+        "sentences": list(sentences(result)),
     }
 
 
