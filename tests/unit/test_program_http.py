@@ -6,12 +6,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from email.utils import parsedate_to_datetime
 
 import httpx2
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from joulie.program import http
 from joulie.program.http import AddressError, Probes, Server, json_body, lame_duck, observability_app, parse_address
 from joulie.program.run import every
 from support.virtual_time import run_virtually
@@ -133,6 +135,20 @@ def test_l2_a_lame_duck_sends_its_clients_to_other_replicas() -> None:
             return [answer.headers.get("connection") for answer in (before, after)]
 
     assert asyncio.run(talk()) == [None, "close"]
+
+
+def test_a_server_that_hardly_ticks_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_TICK_S", 3600.0)
+
+    async def main() -> None:
+        async with asyncio.timeout(60), Server(observability_app(Probes(), CollectorRegistry()), ("127.0.0.1", 0)):
+            pass
+
+    asyncio.run(main())
+
+
+def test_answers_carry_the_date() -> None:
+    assert parsedate_to_datetime(ask(Probes(), "/healthz").headers["date"]).tzinfo is not None
 
 
 def in_loop(body: Callable[[], Awaitable[None]]) -> None:
