@@ -170,6 +170,9 @@ real time.
    {mean(capped_jobs) / mean(free_jobs) - 1:.0%} longer. This is the trade-off that a policy makes.
 5. **Full power again.** The pin is deleted, the limits return, and jobs take {mean(last_jobs):.0f} s as before.
 
+**Who knew what.** The operator reads the simulated power and is pinned to a cap; how the job responds to it is the
+simulator's, and no program knows it.
+
 The test asserts each of these steps, but not these figures. To run it yourself and write this page again:
 
 ```console

@@ -1,6 +1,7 @@
 """Committed results of the benchmarks, and the pages of the documentation that are made of them."""
 
 import json
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from joulie_lab.benchmarks.results import Estimate, of_values, plain
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
+SAVING = re.compile(r"\bsav(es?|ed|ings?)\b[^\n]*%|%[^\n]*\bsav(es?|ed|ings?)\b|less (IT )?energy")
+WITHOUT_SAVING = {"machines", "power-estimate", "published", "real-node", "scheduling-rate"}
+"""Pages that compare nothing by its energy."""
 KINDS = {
     "attribution": AttributionResult,
     "binding": BindingResult,
@@ -79,6 +83,16 @@ def shift_share(report, path, errors):
 def test_a_page_is_what_the_committed_result_says(name, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert joulie("bench", "page", name, "--check") == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/experiments").glob("*.md")), ids=lambda path: path.stem)
+def test_a_page_that_shows_a_saving_says_who_knew_what_and_what_jobs_pay(path):
+    text = path.read_text(encoding="utf-8")
+    if path.stem in WITHOUT_SAVING:
+        assert not SAVING.search(text)
+        return
+    assert re.search(r"^(## |(- )?\*\*)Who knew what", text, re.MULTILINE)
+    assert re.search(r"slow|work lost|longer", text)
 
 
 def test_the_readme_tells_what_owners_get_as_it_was_measured():
