@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import perf_counter
+from time import process_time
 from typing import TYPE_CHECKING
 
 from matplotlib.ticker import NullLocator
 from rich.console import Console
 
 from joulie_lab.apps.bench.figures import panels, title
-from joulie_lab.apps.bench.report import Report, Table
+from joulie_lab.apps.bench.report import Page, Report, Table
 from joulie_lab.apps.bench.run import benchmark, tell
-from joulie_lab.benchmarks.parity import FULL, SMALL, Cost, ParityResult, measure
+from joulie_lab.benchmarks.parity import FULL, SEED, SMALL, Cost, ParityResult, measure
 from joulie_lab.simulation.report.charts import PALETTE
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def tables(result: ParityResult) -> Iterator[Table]:
     """Figures and speed."""
     yield Table(
         "Figures, seed 42",
-        ("", "mean kW", "peak kW", "std kW", "P99 ramp", "dropped", "jobs", "s a run"),
+        ("", "mean kW", "peak kW", "std kW", "P99 ramp", "dropped", "jobs", "CPU s a run"),
         [
             (
                 name,
@@ -37,7 +37,7 @@ def tables(result: ParityResult) -> Iterator[Table]:
     )
     yield Table(
         "Compared with plain NumPy, same first hours",
-        ("", "hours", "jobs", "plain s", "engine s", "ratio", "power differs by", "drops differ in"),
+        ("", "hours", "jobs", "plain, CPU s", "engine, CPU s", "ratio", "power differs by", "drops differ in"),
         [
             (
                 name,
@@ -54,12 +54,12 @@ def tables(result: ParityResult) -> Iterator[Table]:
     )
     yield Table(
         "Growth with nodes, same workload",
-        ("nodes", "scheduler", "jobs", "dropped", "s a run", "µs a job", "plain, µs a job"),
+        ("nodes", "scheduler", "jobs", "dropped", "CPU s a run", "µs a job", "plain, µs a job"),
         [(f"{row.nodes:,}", *_cells(row), f"{row.plain_us_per_job:.1f}") for row in result.growth_with_nodes],
     )
     yield Table(
         "Growth with jobs, same cluster",
-        ("rate", "scheduler", "jobs", "dropped", "s a run", "µs a job"),
+        ("rate", "scheduler", "jobs", "dropped", "CPU s a run", "µs a job"),
         [(f"{row.share:g}x", *_cells(row)) for row in result.growth_with_jobs],
     )
 
@@ -86,7 +86,7 @@ def figure(result: ParityResult) -> Figure:
     by_nodes.xaxis.set_minor_locator(NullLocator())
     by_nodes.yaxis.set_major_formatter("{x:,g}")
     title(by_nodes, "Cost of a job, same workload")
-    by_jobs.set(xlabel="thousand jobs", ylabel="s a run")
+    by_jobs.set(xlabel="thousand jobs", ylabel="CPU s a run")
     by_jobs.set_xlim(left=0.0)
     by_jobs.set_ylim(bottom=0.0)
     title(by_jobs, "Cost of a run, same cluster")
@@ -98,12 +98,34 @@ def figure(result: ParityResult) -> Figure:
 REPORT = Report(tables, figure)
 
 
+def _page(result: ParityResult) -> dict[str, str]:
+    """The tables of the page, as its generated block."""
+    runs = result.figures
+    figures = Table(
+        "",
+        (f"seed {SEED}", *runs),
+        [
+            ("mean IT power, kW", *(f"{run.mean_kw:,.9f}" for run in runs.values())),
+            ("peak IT power, kW", *(f"{run.peak_kw:,.2f}" for run in runs.values())),
+            ("standard deviation, kW", *(f"{run.std_kw:.2f}" for run in runs.values())),
+            ("dropped jobs", *(f"{run.dropped:,}" for run in runs.values())),
+            ("P99 ramp, kW/min", *(f"{run.p99_ramp_kw:.2f}" for run in runs.values())),
+            ("CPU time of a run, s", *(f"{run.seconds:.2f}" for run in runs.values())),
+            ("faster than plain NumPy by", *(f"{result.speed[name].ratio:.0f}" for name in runs)),
+        ],
+    )
+    return {"block": str(figures)}
+
+
+PAGE = Page(ParityResult, "experiments/published.md", _page)
+
+
 @benchmark("parity", REPORT)
 def parity(*, small: bool) -> ParityResult:
-    """Measure parity and speed."""
+    """Measure parity and speed, in CPU time: other work on the machine adds little to it."""
     plan = SMALL if small else FULL
     console = Console(stderr=True)
     if not console.is_terminal:
-        return measure(plan, perf_counter, tell)
+        return measure(plan, process_time, tell)
     with console.status("") as status:
-        return measure(plan, perf_counter, status.update)
+        return measure(plan, process_time, status.update)

@@ -29,8 +29,8 @@ SUMMARIES = {
 }
 """What each benchmark measures, by name."""
 PAGES = (
-    *("backtest", "capping", "deferral", "feeds", "fidelity", "limits", "live-limits", "lives", "native", "openb"),
-    *("owners", "place", "power-estimate", "rack", "traces", "trials"),
+    *("backtest", "capping", "deferral", "equal-work", "feeds", "fidelity", "limits", "live-limits", "lives", "native"),
+    *("openb", "owners", "parity", "place", "power-estimate", "rack", "traces", "trials"),
 )
 """Benchmarks with a documentation page that is generated from their committed result."""
 
