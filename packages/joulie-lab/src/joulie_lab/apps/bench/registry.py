@@ -30,7 +30,7 @@ SUMMARIES = {
 """What each benchmark measures, by name."""
 PAGES = (
     *("backtest", "capping", "deferral", "equal-work", "feeds", "fidelity", "limits", "live-limits", "lives", "native"),
-    *("openb", "owners", "parity", "place", "power-estimate", "rack", "traces", "trials"),
+    *("openb", "owners", "parity", "place", "power-estimate", "rack", "sleep", "traces", "trials"),
 )
 """Benchmarks with a documentation page that is generated from their committed result."""
 
