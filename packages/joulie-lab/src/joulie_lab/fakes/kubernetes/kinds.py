@@ -147,6 +147,7 @@ BUILT_IN: tuple[Kind, ...] = (
     Kind("", "v1", "configmaps", "ConfigMap"),
     Kind("", "v1", "secrets", "Secret", selectable=_paths("type")),
     Kind("", "v1", "services", "Service", status=True),
+    Kind("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False, status=True),
     Kind("coordination.k8s.io", "v1", "leases", "Lease", created_by_replace=True, replace_without_version=False),
     Kind("apps", "v1", "replicasets", "ReplicaSet", status=True, generation=True),
     Kind("apps", "v1", "deployments", "Deployment", status=True, generation=True),

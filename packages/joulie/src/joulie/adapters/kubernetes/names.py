@@ -19,6 +19,8 @@ POWER_PROFILE_LABEL = "joulie.io/power-profile"
 DRAINING_LABEL = "joulie.io/draining"
 RESTORE_PENDING_LABEL = "joulie.io/restore-pending"
 """A cap was requested on the node, and no agent has confirmed since that the original limits are back."""
+KEEP_AWAKE_LABEL = "joulie.io/keep-awake"
+"""The node never sleeps, unless the value is "false"."""
 RACK_LABEL = "joulie.io/rack"
 COOLING_ZONE_LABEL = "joulie.io/cooling-zone"
 HW_CPU_MODEL_LABEL = "joulie.io/hw.cpu-model"
@@ -32,6 +34,14 @@ OVERRIDE_LABEL = "joulie.io/override"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 CLASSIFIER = "joulie-classifier"
 """Value of `MANAGED_BY_LABEL` on WorkloadProfiles managed by the classifier; all others were written by users."""
+
+# Taint and annotations of nodes that sleep.
+ASLEEP_TAINT = "joulie.io/asleep"
+"""Keeps pods off a node that sleeps, or is about to."""
+SLEEP_STATE_ANNOTATION = "joulie.io/sleep-state"
+"""State of the node, see `joulie.domain.sleep.states.mark_of`; written and removed together with the taint."""
+REMOVABLE_ANNOTATION = "joulie.io/removable-since"
+"""Since when a node that an autoscaler owns is empty and could be removed."""
 
 # Annotations of pods; the first four are read from workloads too.
 WORKLOAD_CLASS_ANNOTATION = "joulie.io/workload-class"
@@ -55,6 +65,7 @@ AGENT_FIELD_MANAGER = "joulie-agent"
 GPU_LIMITS_FIELD_MANAGER = "joulie-gpu-limits"
 TRIAL_FIELD_MANAGER = "joulie-trial"
 POWER_BUDGET_FIELD_MANAGER = "joulie-power-budget"
+SLEEP_FIELD_MANAGER = "joulie-sleep"
 CLEANUP_FIELD_MANAGER = "joulie-cleanup"
 CLASSIFIER_FIELD_MANAGER = CLASSIFIER
 

@@ -83,6 +83,7 @@ HORIZONTAL_POD_AUTOSCALERS = Resource(
 )  # fmt: skip
 SCALED_OBJECTS = Resource("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject", True, autoscaling.ScaledObject)
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", True, core.ResourceClaim)
+PERSISTENT_VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", False, core.PersistentVolume)
 CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False,
     core.CustomResourceDefinition,

@@ -96,6 +96,8 @@ def _report(outcome: Outcome) -> None:
         f"{_count(outcome.restored, 'node')} restored, {_count(outcome.labels_removed, 'node')} unlabelled,"
         f" {_count(outcome.gates_removed, 'pod')} released"
     )
+    if outcome.nodes_opened:
+        click.echo(f"{_count(outcome.nodes_opened, 'node')} that slept opened to pods")
     if outcome.jobs_resumed:
         click.echo(f"{_count(outcome.jobs_resumed, 'Job')} resumed")
     if outcome.maxima_restored:

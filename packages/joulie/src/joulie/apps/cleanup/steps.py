@@ -24,6 +24,7 @@ from joulie.adapters.kubernetes.gating import set_gating
 from joulie.adapters.kubernetes.kueue import release_workloads
 from joulie.adapters.kubernetes.multikueue import nominate_all
 from joulie.adapters.kubernetes.resources import JOBS, LEASES, NODE_TWINS, NODES, PODS, SERVICE_ACCOUNTS
+from joulie.adapters.kubernetes.sleep_marks import has_asleep_taint, mark_patch, removable_patch, sleep_mark
 from joulie.adapters.kubernetes.times import rfc3339_micro
 from joulie.adapters.kubernetes.writer import Job, write_all
 
@@ -52,6 +53,7 @@ class Outcome:
         restored: number of nodes whose agent reported that no cap is in force.
         not_restored: latest report of the agent, by node, for all other nodes.
         labels_removed: number of nodes whose labels were removed.
+        nodes_opened: number of nodes that slept.
         gates_removed: number of pods whose gates were removed.
         jobs_resumed: number of resumed Jobs that the grid controller had suspended.
         maxima_restored: number of autoscalers whose maximum the grid controller had lowered.
@@ -63,6 +65,7 @@ class Outcome:
     restored: int = 0
     not_restored: dict[str, str] = field(default_factory=dict)
     labels_removed: int = 0
+    nodes_opened: int = 0
     gates_removed: int = 0
     jobs_resumed: int = 0
     maxima_restored: int = 0
@@ -77,6 +80,11 @@ def is_lifted(twin: NodeTwin) -> bool:
     draining = spec.scheduling is not None and bool(spec.scheduling.draining)
     uncapped = spec.cpu is None and spec.gpu is None and not spec.gpu_limits
     return spec.profile == "performance" and uncapped and not draining
+
+
+def _is_marked(node: Node) -> bool:
+    """Whether anything of sleep is written on a node."""
+    return len(mark_patch(node, "")) > 1 or bool(removable_patch(node))
 
 
 def _is_suspended_by_grid(job: BatchJob) -> bool:
@@ -144,6 +152,7 @@ class Cleanup:
                 leaders_stopped_s, max(began_s + timeout_s, leaders_stopped_s + 2.0 * self._poll_s)
             )
             nodes = (await self._client.list(NODES)).items
+            await self._write_all([self._opener(node) for node in nodes if _is_marked(node)])
             await self._write_all(
                 [self._unlabeller(node, *found) for node in nodes if (found := self._labels_of(node))]
             )
@@ -317,6 +326,19 @@ class Cleanup:
             self._outcome.labels_removed += 1
 
         return unlabel
+
+    def _opener(self, node: Node) -> Job:
+        async def open_to_pods() -> None:
+            await self._client.patch(
+                NODES,
+                node.metadata.name,
+                [*mark_patch(node, ""), *removable_patch(node)],
+                kind=PatchKind.JSON,
+                field_manager=names.CLEANUP_FIELD_MANAGER,
+            )
+            self._outcome.nodes_opened += sleep_mark(node) != "" or has_asleep_taint(node)
+
+        return open_to_pods
 
     def _resumer(self, job: BatchJob) -> Job:
         notes = dict.fromkeys((GRID_SUSPENDED_SINCE, GRID_WORK_DONE, BUDGET_WAITING_SINCE))

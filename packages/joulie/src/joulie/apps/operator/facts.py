@@ -29,6 +29,7 @@ from joulie.adapters.kubernetes.hardware import (
     reported_hardware,
 )
 from joulie.adapters.kubernetes.pods import profile_facts, profile_owner
+from joulie.adapters.kubernetes.sleep_marks import has_asleep_taint, sleep_mark
 from joulie.adapters.kubernetes.times import time_or_none
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import Override, StoredState, Would
@@ -65,6 +66,10 @@ class NodeFacts(msgspec.Struct, frozen=True):
         memory_gib: allocatable memory, GiB; 0 if unknown.
         max_pods: maximum number of pods; 0 if unknown.
         enforced: whether its plan is applied, not only reported.
+        cordoned: whether somebody has cordoned it (``spec.unschedulable``).
+        sleep_mark: annotation that keeps its state of sleep; empty without one.
+        asleep: whether it has Joulie's taint of nodes that sleep.
+        removable: annotation that tells since when its autoscaler could remove it; empty without one.
     """
 
     uid: str
@@ -81,6 +86,10 @@ class NodeFacts(msgspec.Struct, frozen=True):
     memory_gib: float = 0.0
     max_pods: int = 0
     enforced: bool = True
+    cordoned: bool = False
+    sleep_mark: str = ""
+    asleep: bool = False
+    removable: str = ""
 
     @property
     def ready(self) -> bool:
@@ -155,6 +164,10 @@ def keep_node(node: Node, settings: OperatorSettings) -> NodeFacts | None:
         memory_gib=amount(node.status.allocatable, "memory") / _BYTES_PER_GIB,
         max_pods=int(amount(node.status.allocatable, "pods")),
         enforced=mode_of(labels.get(names.MODE_LABEL), settings.mode) is Mode.ENFORCE,
+        cordoned=node.spec.unschedulable,
+        sleep_mark=sleep_mark(node),
+        asleep=has_asleep_taint(node),
+        removable=meta.annotations.get(names.REMOVABLE_ANNOTATION, ""),
     )
 
 

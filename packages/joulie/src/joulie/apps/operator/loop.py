@@ -28,6 +28,7 @@ from joulie.apps.operator.power.cluster import ClusterPower
 from joulie.apps.operator.power.wiring import Clients
 from joulie.apps.operator.rescheduler.controller import Rescheduler
 from joulie.apps.operator.settings import OperatorSettings
+from joulie.apps.operator.sleep.controller import NodeSleep
 from joulie.apps.operator.telemetry import TelemetryProfiles
 from joulie.apps.operator.trials import Trials
 from joulie.domain.control import Decision, Memory, Snapshot, Transition, TransitionResult, decide
@@ -108,6 +109,9 @@ class ControlLoop:
             now_s=now_s,
         )
         self._trials = Trials(client, view, settings, self._events, metrics.trials, may_write=may_write, now_s=now_s)
+        self._sleep = NodeSleep(
+            client, view, settings, catalogue, metrics.sleep, self._events, may_write=may_write, now_s=now_s
+        )
         self._budgets = PowerBudgets(
             client,
             view,
@@ -159,6 +163,7 @@ class ControlLoop:
                     group.create_task(self._classifier.run())
                 group.create_task(self._rescheduler.run())
                 group.create_task(self._trials.run())
+                group.create_task(self._sleep.run())
                 if self._gpu_limits is not None:
                     group.create_task(self._gpu_limits.run())
                 group.create_task(self._power.watch())

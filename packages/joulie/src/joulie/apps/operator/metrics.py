@@ -27,6 +27,7 @@ from joulie.apps.operator.limits.metrics import GpuLimitMetrics
 from joulie.apps.operator.power.columns import sources_of
 from joulie.apps.operator.power.metrics import PowerMetrics
 from joulie.apps.operator.rescheduler.metrics import ReschedulerMetrics
+from joulie.apps.operator.sleep.metrics import SleepMetrics
 from joulie.apps.operator.trial_metrics import TrialMetrics
 from joulie.domain.control import Decision, Facility, NodeDecision, Transition
 from joulie.domain.drain import ActiveEco, ActivePerformance, DrainingPerformance, SchedulableClass
@@ -52,6 +53,7 @@ class OperatorMetrics:
         write_errors: number of nodes whose writes failed in a cycle.
         plugin_failures: number of steps in which the policy or cooling model failed and the default was used.
         budgets: metrics of power budgets.
+        sleep: metrics of nodes that sleep.
         trials: metrics of trials.
         classifier: metrics of the classifier.
         gpu_limits: metrics of the search for power limits.
@@ -88,6 +90,7 @@ class OperatorMetrics:
             registry=self.registry,
         )
         self.budgets = PowerBudgetMetrics(self.registry)
+        self.sleep = SleepMetrics(self.registry)
         self.trials = TrialMetrics(self.registry)
         self.classifier = ClassifierMetrics(self.registry)
         self.gpu_limits = GpuLimitMetrics(self.registry)

@@ -172,11 +172,14 @@ class SleepDecision:
         states: state of each node once the commands are carried out.
         commands: what is to be done, in this order.
         waits: why each pending pod waits, by its name.
+        held: pods that wait because nodes sleep, are waking or did not wake; the others wait for kube-scheduler, or in
+            vain.
     """
 
     states: Mapping[str, SleepState]
     commands: tuple[Command, ...]
     waits: Mapping[str, str]
+    held: frozenset[str] = frozenset()
 
 
 def decide(snapshot: SleepSnapshot, settings: SleepSettings) -> SleepDecision:
@@ -242,13 +245,14 @@ class _Decision:
         self._free = {node.name: node.free for node in snapshot.nodes}
         self._needed: set[str] = set()
         self._ready_to_sleep: list[tuple[SleepNode, Cordoned]] = []
-        self._hopeless: dict[tuple[Room, NodeRules], str] = {}
+        self._hopeless: dict[tuple[Room, NodeRules], tuple[str, bool]] = {}
+        self._held: set[str] = set()
         self._missing: Counter[str] = Counter()
         self._n_waking = sum(isinstance(node.state, Waking) for node in snapshot.nodes)
 
     def result(self) -> SleepDecision:
         """The decision."""
-        return SleepDecision(self._states, tuple(self._commands), self._waits)
+        return SleepDecision(self._states, tuple(self._commands), self._waits, frozenset(self._held))
 
     # ---- what is seen of a node
 
@@ -332,17 +336,20 @@ class _Decision:
     def make_room(self, pod: WaitingPod) -> None:
         """Give a pending pod room, and say why it waits."""
         kind = pod.requests, pod.rules
-        if kind in self._hopeless:
-            self._waits[pod.name] = self._hopeless[kind]
-        elif not self._found_room(pod):
-            self._waits[pod.name] = self._hopeless[kind] = self._why_none(pod)
+        if kind not in self._hopeless:
+            if self._found_room(pod):
+                return
+            self._hopeless[kind] = self._why_none(pod)
+        self._waits[pod.name], held = self._hopeless[kind]
+        if held:
+            self._held.add(pod.name)
 
     def _found_room(self, pod: WaitingPod) -> bool:
         fitting = [node for node in self._nodes if self._fits(pod, node)]
         for kind, told in ((Awake, "{} has room"), (Waking, "{} is waking")):
             for node in fitting:
                 if isinstance(self._states[node.name], kind) and (kind is Waking or node.ready):
-                    return self._assign(pod, node, told)
+                    return self._assign(pod, node, told, held=kind is Waking)
         for node in fitting:
             if isinstance(self._states[node.name], Cordoned):
                 self._uncordon(node, f"pod {pod.name} needs it")
@@ -357,21 +364,24 @@ class _Decision:
                 return self._assign(pod, node, "{} was given up and is tried again")
         return False
 
-    def _why_none(self, pod: WaitingPod) -> str:
+    def _why_none(self, pod: WaitingPod) -> tuple[str, bool]:
+        """Why a pod waits in vain, and whether that is because nodes sleep."""
         fitting = [node for node in self._nodes if self._fits(pod, node)]
         if any(isinstance(self._states[node.name], Asleep) for node in fitting):
-            return "a sleeping node has room for it; it waits for power, or for others to have woken"
+            return "a sleeping node has room for it; it waits for power, or for others to have woken", True
         given_up = [node.name for node in fitting if isinstance(self._states[node.name], Failed)]
         if given_up:
-            return f"the nodes that have room for it do not wake: {', '.join(given_up[:3])}"
+            return f"the nodes that have room for it do not wake: {', '.join(given_up[:3])}", True
         if fitting:
-            return f"{fitting[0].name} has room for it and is not ready"
-        return "no node, awake or asleep, has room for it"
+            return f"{fitting[0].name} has room for it and is not ready", False
+        return "no node, awake or asleep, has room for it", False
 
     def _fits(self, pod: WaitingPod, node: SleepNode) -> bool:
         return self._free[node.name].holds(pod.requests) and pod.rules.admits(node.labels, node.name, node.taints)
 
-    def _assign(self, pod: WaitingPod, node: SleepNode, told: str) -> bool:
+    def _assign(self, pod: WaitingPod, node: SleepNode, told: str, *, held: bool = True) -> bool:
+        if held:
+            self._held.add(pod.name)
         self._free[node.name] = self._free[node.name].less(pod.requests)
         self._needed.add(node.name)
         self._waits[pod.name] = told.format(node.name)

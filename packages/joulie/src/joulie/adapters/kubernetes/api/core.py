@@ -301,6 +301,28 @@ class ResourceClaim(KubernetesObject, frozen=True):
     status: ResourceClaimStatus = ResourceClaimStatus()
 
 
+# ---- volumes
+
+
+class VolumeNodeAffinity(ApiStruct, frozen=True):
+    """Nodes that a volume can be used from."""
+
+    required: NodeSelector | None = None
+
+
+class PersistentVolumeSpec(ApiStruct, frozen=True):
+    """Spec of a PersistentVolume."""
+
+    local: dict[str, Any] | None = None
+    node_affinity: VolumeNodeAffinity | None = None
+
+
+class PersistentVolume(KubernetesObject, frozen=True):
+    """A volume of the cluster."""
+
+    spec: PersistentVolumeSpec = PersistentVolumeSpec()
+
+
 # ---- leases and events
 
 

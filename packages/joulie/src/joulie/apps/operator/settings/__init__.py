@@ -13,6 +13,7 @@ from joulie.apps.operator.settings.classifier import ClassifierSettings
 from joulie.apps.operator.settings.limits import GpuLimitSettings
 from joulie.apps.operator.settings.power import POWER_STALE_AFTER, POWER_TREND_WINDOW, PowerSettings
 from joulie.apps.operator.settings.rescheduler import ReschedulerSettings
+from joulie.apps.operator.settings.sleep import NodeSleepSettings
 from joulie.domain.control import ControlSettings
 from joulie.domain.drain import DrainSettings, Escalation
 from joulie.domain.energy_split import EnergyBounds
@@ -121,6 +122,7 @@ class OperatorSettings(
     ClassifierSettings,
     GpuLimitSettings,
     PowerBudgetSettings,
+    NodeSleepSettings,
     PowerSettings,
     LeaderSettings,
 ):

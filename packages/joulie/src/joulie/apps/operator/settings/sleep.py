@@ -1,0 +1,74 @@
+"""Settings of nodes that sleep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from joulie.domain.sleep.decide import SleepSettings
+from joulie.settings import duration, group, integer, listed, text
+
+
+class SleepMode(StrEnum):
+    """Whether nodes sleep."""
+
+    OFF = "off"
+    OBSERVE = "observe"
+    """Only what would be done is reported."""
+    ENFORCE = "enforce"
+
+
+def _mode(value: str) -> SleepMode:
+    """The mode; YAML reads an unquoted ``off`` as false.
+
+    Raises:
+        ValueError: there is no such mode.
+    """
+    word = value.strip().lower()
+    if word == "false":
+        return SleepMode.OFF
+    try:
+        return SleepMode(word)
+    except ValueError:
+        raise ValueError(f"{', '.join(SleepMode)} is expected, got {value!r}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSleepSettings:
+    """Which nodes sleep, and when."""
+
+    sleep: SleepMode = text(
+        "SLEEP",
+        "off",
+        "Whether nodes that nobody needs are closed to pods and left in deep idle: off, observe (only report what "
+        "would be done), or enforce, on nodes in mode enforce.",
+        to=_mode,
+    )
+    sleep_interval_s: float = duration(
+        "SLEEP_INTERVAL", "10s", "Time between two looks at the nodes that may sleep.", minimum=0.05
+    )
+    sleeping: SleepSettings = group(
+        SleepSettings,
+        empty_s=duration(
+            "SLEEP_EMPTY",
+            "10m",
+            "Time for which a node has no pods but those of DaemonSets before it is closed.",
+            minimum=0,
+        ),
+        settle_s=duration(
+            "SLEEP_SETTLE",
+            "1m",
+            "Time for which it is closed without a pod on its way before it counts as asleep.",
+            minimum=0,
+        ),
+        min_awake=integer(
+            "SLEEP_MIN_AWAKE", "1", "Minimum number of nodes of each family of hardware that stay open.", minimum=0
+        ),
+    )
+    sleep_autoscaler_labels: tuple[str, ...] = text(
+        "SLEEP_AUTOSCALER_LABELS",
+        "karpenter.sh/nodepool",
+        "Labels of nodes that an autoscaler adds and removes, separated by commas: when they are empty they get the "
+        "annotation joulie.io/removable-since, and the rest is left to it.",
+        to=listed,
+    )

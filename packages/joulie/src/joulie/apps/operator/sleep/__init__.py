@@ -1,0 +1,1 @@
+"""Nodes that sleep: what keeps them awake, the loop that decides, and its metrics."""

@@ -1,0 +1,313 @@
+"""The loop that lets nodes sleep.
+
+Every ten seconds it looks at nodes and pods, decides (`joulie.domain.sleep`), carries out what the node as just read
+still allows, and reports. What is written on the node is the truth; a new leader begins with it. Nodes rest where they
+are, in deep idle: nothing is switched off yet.
+
+A node that is only observed is decided about as if it were acted on, by marks that are kept in memory. One that was
+acted on before and no longer is, since a setting or its label changed, is opened again, also where sleep is off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.api.core import Node
+from joulie.adapters.kubernetes.api.meta import ObjectReference
+from joulie.adapters.kubernetes.cache import Key
+from joulie.adapters.kubernetes.client import KubeClient, PatchKind
+from joulie.adapters.kubernetes.events import EventRecorder, Severity
+from joulie.adapters.kubernetes.pods import pod_facts
+from joulie.adapters.kubernetes.resources import NODES, PODS
+from joulie.adapters.kubernetes.sleep_marks import mark_patch
+from joulie.adapters.kubernetes.times import rfc3339
+from joulie.adapters.kubernetes.writer import Job, write_all
+from joulie.apps.operator.facts import keep_node
+from joulie.apps.operator.observe import ClusterView
+from joulie.apps.operator.settings import OperatorSettings
+from joulie.apps.operator.settings.sleep import SleepMode
+from joulie.apps.operator.sleep.keep import Keep
+from joulie.apps.operator.sleep.metrics import SleepMetrics
+from joulie.apps.operator.sleep.nodes import Fleet, Seen, is_job, is_marked, see
+from joulie.apps.operator.sleep.volumes import LocalVolumes
+from joulie.domain.hardware import Catalogue
+from joulie.domain.mode import Mode
+from joulie.domain.sleep.decide import (
+    Action,
+    Command,
+    Remembered,
+    SleepDecision,
+    SleepNode,
+    SleepSnapshot,
+    decide,
+    still_holds,
+)
+from joulie.domain.sleep.states import Awake, SleepState, mark_of
+from joulie.program.leadership import NotLeadingError
+
+_REASONS = {
+    Action.CORDON: "ClosedToSleep",
+    Action.UNCORDON: "Opened",
+    Action.POWER_OFF: "Asleep",
+    Action.POWER_ON: "Waking",
+    Action.GIVE_UP: "DoesNotWake",
+}
+"""Reason of the event about each action."""
+_OBSERVED = {Action.CORDON: "WouldCloseToSleep", Action.UNCORDON: "WouldOpen", Action.POWER_OFF: "WouldSleep"}
+"""The same where nothing is done; nodes in deep idle need not be woken."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Decided(NamedTuple):
+    """What one look decided.
+
+    Attributes:
+        fleet: the cluster.
+        nodes: the nodes as they are, by name.
+        real: what is to be done.
+        observed: what would be done with the nodes that are only observed; None without any.
+    """
+
+    fleet: Fleet
+    nodes: Mapping[str, SleepNode]
+    real: SleepDecision
+    observed: SleepDecision | None
+
+
+class NodeSleep:
+    """Lets nodes sleep while this replica leads; a new instance is made each time it becomes leader.
+
+    Args:
+        client: Kubernetes client.
+        view: cached view of the cluster.
+        settings: operator settings.
+        catalogue: hardware catalogue.
+        metrics: metrics of sleep.
+        events: recorder of events on nodes and pods.
+        may_write: whether this process still holds the lease; checked before every write.
+        now_s: current time, s since the epoch.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        view: ClusterView,
+        settings: OperatorSettings,
+        catalogue: Catalogue,
+        metrics: SleepMetrics,
+        events: EventRecorder,
+        *,
+        may_write: Callable[[], bool],
+        now_s: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._view = view
+        self._settings = settings
+        self._catalogue = catalogue
+        self._metrics = metrics
+        self._events = events
+        self._may_write = may_write
+        self._now_s = now_s
+        self._volumes = LocalVolumes(client)
+        # By UID of the node: another machine of the same name has another past.
+        self._memory: dict[str, Remembered] = {}
+        self._virtual: dict[str, Remembered] = {}
+        self._told: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """Look at every interval, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                if self._settings.sleep is not SleepMode.OFF:
+                    group.create_task(self._volumes.run())
+                group.create_task(self._keep_looking())
+        finally:
+            self._metrics.stood_down()
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.sleep_interval_s)
+            try:
+                await self.look()
+            except Exception:
+                _log.exception("look at nodes that may sleep failed: they stay as they are")
+
+    async def look(self) -> None:
+        """Look, decide, carry out and report once.
+
+        Raises:
+            NotLeadingError: the lease was lost.
+        """
+        if self._settings.sleep is SleepMode.OFF and not any(is_marked(facts) for _, facts in self._view.node_facts):
+            self._metrics.stood_down()
+            return
+        seen = see(self._view, self._volumes.all, self._now_s())
+        # On a large cluster this takes a good part of a second, so it runs in a thread.
+        decided = await asyncio.to_thread(self._decide, seen)
+        await self._carry_out_all(decided)
+        if decided.observed is None:
+            self._virtual = {}
+        else:
+            self._virtual = self._imagined(decided.fleet, decided.observed)
+        removable = await self._mark_removable(decided, seen.now_s)
+        self._report(decided, removable)
+
+    def _decide(self, seen: Seen) -> _Decided:
+        began_s = time.monotonic()
+        settings = self._settings
+        fleet = Fleet(seen, settings, self._catalogue)
+        nodes = fleet.as_they_are(self._memory)
+        pods = fleet.waiting if settings.sleep is SleepMode.ENFORCE else ()
+        real = decide(SleepSnapshot(seen.now_s, nodes, pods), settings.sleeping)
+        observed = None
+        if settings.sleep is not SleepMode.OFF and any(fleet.is_observed(node.name) for node in nodes):
+            imagined = fleet.as_if_acting(self._virtual, nodes)
+            observed = decide(SleepSnapshot(seen.now_s, imagined, fleet.waiting), settings.sleeping)
+        self._metrics.decide_seconds.observe(time.monotonic() - began_s)
+        return _Decided(fleet, {node.name: node for node in nodes}, real, observed)
+
+    # ---- nodes that are acted on
+
+    async def _carry_out_all(self, decided: _Decided) -> None:
+        """Carry out the commands, and remember what became of the nodes."""
+        fleet, states = decided.fleet, decided.real.states
+        commanded = {command.node for command in decided.real.commands}
+        memory = {
+            fleet.facts[name].uid: Remembered(node.mark, states[name])
+            for name, node in decided.nodes.items()
+            if name not in commanded
+        }
+        for name in commanded:
+            uid = fleet.facts[name].uid
+            if uid in self._memory:
+                memory[uid] = self._memory[uid]
+        self._memory = memory
+        jobs: list[Job] = [partial(self._carry_out, command, decided) for command in decided.real.commands]
+        for failure in await write_all(jobs, concurrency=self._settings.write_concurrency):
+            if isinstance(failure.error, NotLeadingError):
+                raise failure.error
+            self._metrics.errors.inc()
+            command = decided.real.commands[failure.index]
+            _log.warning(
+                "node stays as it is",
+                extra={"node": command.node, "action": command.action.value, "error": str(failure.error)},
+            )
+
+    async def _carry_out(self, command: Command, decided: _Decided) -> None:
+        """Carry out a command if the node as just read still allows it.
+
+        Raises:
+            KubernetesError: the node cannot be read, or has changed meanwhile.
+            NotLeadingError: the lease was lost.
+        """
+        seen, state = decided.nodes[command.node], decided.real.states[command.node]
+        node = await self._read(command.node)
+        facts = None if node is None else keep_node(node, self._settings)
+        if node is None or facts is None:
+            return
+        jobs = await self._count_jobs(node) if command.action in {Action.CORDON, Action.POWER_OFF} else seen.jobs
+        if not still_holds(command, seen, decided.fleet.just_read(seen, facts, jobs)):
+            return
+        if not self._may_write():
+            raise NotLeadingError("this process no longer holds the lease: not written")
+        mark = mark_of(state)
+        await self._client.patch(
+            NODES,
+            command.node,
+            mark_patch(node, mark),
+            kind=PatchKind.JSON,
+            field_manager=names.SLEEP_FIELD_MANAGER,
+        )
+        self._memory[facts.uid] = Remembered(mark, state)
+        self._metrics.done(command, Mode.ENFORCE)
+        severity: Severity = "Warning" if command.action is Action.GIVE_UP else "Normal"
+        self._tell(command, facts.uid, severity, _REASONS[command.action])
+
+    async def _read(self, name: str) -> Node | None:
+        """A node from the API server; None if it is gone. A list needs no right of its own."""
+        found = (await self._client.list(NODES, field_selector=f"metadata.name={name}")).items
+        return found[0] if found else None
+
+    async def _count_jobs(self, node: Node) -> int:
+        pods = (await self._client.list(PODS, field_selector=f"spec.nodeName={node.metadata.name}")).items
+        return sum(is_job(pod_facts(pod)) for pod in pods)
+
+    # ---- nodes that are only observed
+
+    def _imagined(self, fleet: Fleet, decision: SleepDecision) -> dict[str, Remembered]:
+        """Say what would be done with the observed nodes; returns what they would be marked with."""
+        observed = {name: facts.uid for name, facts in fleet.facts.items() if fleet.is_observed(name)}
+        found = {
+            uid: Remembered(mark_of(decision.states[name]), decision.states[name]) for name, uid in observed.items()
+        }
+        for command in decision.commands:
+            if command.node in observed:
+                self._metrics.done(command, Mode.OBSERVE)
+                self._tell(command, observed[command.node], "Normal", _OBSERVED.get(command.action, "WouldWake"))
+        return found
+
+    # ---- nodes of autoscalers
+
+    async def _mark_removable(self, decided: _Decided, now_s: float) -> int:
+        """Annotate the empty nodes that autoscalers own, and only those. Returns how many there are."""
+        empty_s = self._settings.sleeping.empty_s
+        jobs: list[Job] = []
+        removable = 0
+        for name, facts in decided.fleet.facts.items():
+            state = decided.real.states[name]
+            owned = name in decided.fleet.acting and decided.fleet.rules[name] is Keep.AUTOSCALER
+            since_s = state.empty_since_s if owned and isinstance(state, Awake) else None
+            empty = since_s is not None and now_s - since_s >= empty_s
+            removable += empty
+            if empty != bool(facts.removable):
+                jobs.append(partial(self._annotate, name, rfc3339(since_s) if empty and since_s is not None else None))
+        for failure in await write_all(jobs, concurrency=self._settings.write_concurrency):
+            if isinstance(failure.error, NotLeadingError):
+                raise failure.error
+            self._metrics.errors.inc()
+            _log.warning("node not annotated", extra={"error": str(failure.error)})
+        return removable
+
+    async def _annotate(self, node: str, since: str | None) -> None:
+        if not self._may_write():
+            raise NotLeadingError("this process no longer holds the lease: not written")
+        body = {"metadata": {"annotations": {names.REMOVABLE_ANNOTATION: since}}}
+        await self._client.patch(NODES, node, body, field_manager=names.SLEEP_FIELD_MANAGER)
+
+    # ---- reports
+
+    def _tell(self, command: Command, uid: str, severity: Severity, reason: str) -> None:
+        regarding = ObjectReference(kind="Node", name=command.node, api_version="v1", uid=uid)
+        self._events.emit(regarding, severity, reason, command.reason)
+        _log.info("sleep", extra={"node": command.node, "reason": reason, "why": command.reason})
+
+    def _report(self, decided: _Decided, removable: int) -> None:
+        fleet, real = decided.fleet, decided.real
+        self._metrics.show(fleet.rules.values(), removable, len(real.held))
+        self._metrics.show_states(Mode.ENFORCE, (real.states[name] for name in fleet.acting))
+        observed: Iterable[SleepState] = ()
+        if decided.observed is not None:
+            observed = (decided.observed.states[name] for name in fleet.facts if fleet.is_observed(name))
+        self._metrics.show_states(Mode.OBSERVE, observed)
+        self._tell_pods(real)
+
+    def _tell_pods(self, decision: SleepDecision) -> None:
+        """Tell each pod that waits because nodes sleep for which, once."""
+        told: dict[str, str] = {}
+        for name in decision.held:
+            namespace, _, pod_name = name.partition("/")
+            pod = self._view.pods.get(Key(namespace, pod_name))
+            if pod is None:
+                continue
+            why = told[pod.uid] = decision.waits[name]
+            if self._told.get(pod.uid) != why:
+                regarding = ObjectReference("Pod", pod_name, "v1", namespace=namespace, uid=pod.uid)
+                self._events.emit(regarding, "Normal", "WaitsForNode", why)
+        self._told = told

@@ -1,0 +1,586 @@
+"""Nodes that sleep, through the operator against the fake cluster."""
+
+import asyncio
+import dataclasses
+import itertools
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.cache import Key
+from joulie.adapters.kubernetes.errors import ForbiddenError
+from joulie.adapters.kubernetes.resources import EVENTS, NODES, PERSISTENT_VOLUMES, PODS
+from joulie.apps.operator.settings import OperatorSettings
+from joulie.apps.operator.settings.sleep import SleepMode
+from joulie.apps.operator.sleep import controller
+from joulie.apps.operator.sleep.keep import Keep
+from joulie.apps.operator.sleep.volumes import VolumeNodes, holders
+from joulie.domain.mode import Mode
+from joulie.domain.scheduling.labels import Requirement
+from joulie.domain.scheduling.node_rules import Term
+from joulie.program.leadership import NotLeadingError
+from joulie.program.settings import settings_from
+from support.operator_stage import LABELS, staged, until
+
+FLEET = ("n1", "n2", "n3")
+ROOM = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
+HOSTNAME = "kubernetes.io/hostname"
+
+
+def play(body, tmp_path, *, sleep=SleepMode.ENFORCE, mode=Mode.ENFORCE):
+    async def main():
+        async with staged(tmp_path, sleep=sleep, mode=mode) as stage, watched(stage):
+            await body(stage)
+
+    asyncio.run(main())
+
+
+@asynccontextmanager
+async def watched(stage):
+    """Watches volumes, as the loop does."""
+    local = stage.loop._sleep._volumes
+    task = asyncio.create_task(local.run())
+    try:
+        await until(lambda: local.all is not None)
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def restarted(stage, **settings):
+    """Another leader, with other settings perhaps; volumes stay known."""
+    local = stage.loop._sleep._volumes
+    stage.settings = dataclasses.replace(stage.settings, **settings)
+    stage.start()
+    stage.loop._sleep._volumes = local
+
+
+async def fleet(stage, *nodes, **labels):
+    for name in nodes or FLEET:
+        await add(stage, name, **labels)
+
+
+async def add(stage, name, *, taints=(), **labels):
+    body = {"metadata": {"name": name, "labels": LABELS | {HOSTNAME: name} | labels}, "status": {"allocatable": ROOM}}
+    await stage.client.create(NODES, body | {"spec": {"taints": list(taints)}})
+    await until(lambda: stage.view.node(name))
+
+
+async def add_pod(stage, name, node="", *, cpu="8", phase=None, **metadata):
+    """A pod; pending without a node."""
+    container = {"name": "c", "resources": {"requests": {"cpu": cpu, "memory": "8Gi"}}}
+    body = {"metadata": {"name": name} | metadata, "spec": {"nodeName": node, "containers": [container]}}
+    await stage.client.create(PODS, body, "default")
+    status = {"phase": phase or ("Running" if node else "Pending")}
+    await stage.client.patch(PODS, name, {"status": status}, namespace="default", subresource="status")
+    await until(
+        lambda: (seen := stage.view.pods.get(Key("default", name))) and str(seen.phase) == status["phase"].lower()
+    )
+
+
+async def end_pod(stage, name):
+    await stage.client.delete(PODS, name, "default", grace_s=0)
+    await until(lambda: Key("default", name) not in stage.view.pods)
+
+
+async def look(stage, passed_s=10.0, times=1):
+    for _ in range(times):
+        stage.now_s += passed_s
+        await stage.loop._sleep.look()
+        await caught_up(stage)
+    await stage.loop._events.flush()
+
+
+async def caught_up(stage):
+    stored = {node.metadata.name: node for node in (await stage.client.list(NODES)).items}
+    await until(
+        lambda: all(
+            (facts := stage.view.node(name)) is not None
+            and facts.sleep_mark == node.metadata.annotations.get(names.SLEEP_STATE_ANNOTATION, "")
+            and facts.removable == node.metadata.annotations.get(names.REMOVABLE_ANNOTATION, "")
+            and facts.labels == node.metadata.labels
+            and len(facts.taints) == len(node.spec.taints)
+            for name, node in stored.items()
+        )
+    )
+
+
+async def asleep(stage):
+    """Until all that may sleep do."""
+    await look(stage, times=1)
+    await look(stage, 600.0)
+    await look(stage, 20.0, times=4)
+
+
+async def closed(stage):
+    """Nodes with Joulie's taint, and the first word of their mark."""
+    found = {}
+    for node in (await stage.client.list(NODES)).items:
+        mark = node.metadata.annotations.get(names.SLEEP_STATE_ANNOTATION)
+        tainted = [(one.key, one.effect) for one in node.spec.taints if one.key == names.ASLEEP_TAINT]
+        assert bool(tainted) == (mark is not None), "taint and mark go together"
+        if mark is not None:
+            assert tainted == [(names.ASLEEP_TAINT, "NoSchedule")]
+            found[node.metadata.name] = mark.split()[0]
+    return found
+
+
+async def versions(stage):
+    return {node.metadata.name: node.metadata.resource_version for node in (await stage.client.list(NODES)).items}
+
+
+async def events(stage, kind="Node"):
+    found = (await stage.client.list(EVENTS)).items
+    return {(one.involved_object.name, one.reason) for one in found if one.involved_object.kind == kind}
+
+
+def sample(stage, name, **labels):
+    return stage.metrics.registry.get_sample_value(f"joulie_operator_sleep_{name}", labels)
+
+
+def test_nothing_sleeps_unless_asked():
+    assert settings_from(OperatorSettings, {}).sleep is SleepMode.OFF
+    assert settings_from(OperatorSettings, {"SLEEP": "false"}).sleep is SleepMode.OFF, "YAML's off"
+    assert settings_from(OperatorSettings, {"SLEEP": "Enforce"}).sleep is SleepMode.ENFORCE
+    with pytest.raises(ValueError, match="SLEEP: off, observe, enforce is expected, got 'yes'"):
+        settings_from(OperatorSettings, {"SLEEP": "yes"})
+
+
+def test_off_writes_nothing(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        before = await versions(stage)
+        await asleep(stage)
+        assert await versions(stage) == before
+        assert await events(stage) == set()
+        assert sample(stage, "nodes", state="asleep", mode="enforce") is None
+
+    play(body, tmp_path, sleep=SleepMode.OFF)
+
+
+@pytest.mark.parametrize("how", [{"sleep": SleepMode.OBSERVE}, {"mode": Mode.OBSERVE}])
+def test_observe_says_what_would_be_done_and_writes_nothing(tmp_path, how):
+    async def body(stage):
+        await fleet(stage)
+        before = await versions(stage)
+        await asleep(stage)
+        assert await versions(stage) == before
+        would = {"WouldCloseToSleep", "WouldSleep"}
+        assert await events(stage) == set(itertools.product(("n2", "n1"), would)) or await events(stage) == set(
+            itertools.product(("n2", "n3"), would)
+        )
+        assert sample(stage, "nodes", state="asleep", mode="observe") == 2.0
+        assert sample(stage, "nodes", state="asleep", mode="enforce") == 0.0
+        assert sample(stage, "commands_total", action="powerOff", mode="observe") == 2.0
+        # No pod waits for a node that is open in truth.
+        await add_pod(stage, "wide", cpu="60")
+        await add_pod(stage, "wider", cpu="60")
+        await look(stage)
+        assert await events(stage, "Pod") == set()
+        assert {reason for _, reason in await events(stage)} == would | {"WouldOpen"}
+        assert await versions(stage) == before
+
+    play(body, tmp_path, **how)
+
+
+def test_an_empty_node_is_closed_then_asleep_and_other_taints_stay(tmp_path):
+    async def body(stage):
+        await fleet(stage, "n1", "n2")
+        await add(stage, "n3", taints=[GPU_TAINT])
+        await add_pod(stage, "job", "n1")
+        await look(stage)
+        await look(stage, 590.0)
+        assert await closed(stage) == {}
+        await look(stage, 10.0)
+        assert await closed(stage) == {"n2": "cordoned", "n3": "cordoned"}, "n1 is the one of its family that stays"
+        await look(stage, 30.0)
+        await look(stage, 30.0)
+        assert set((await closed(stage)).values()) == {"cordoned"}, "three looks at least"
+        await look(stage, 10.0)
+        assert await closed(stage) == {"n2": "asleep", "n3": "asleep"}
+        raw = await stage.client.raw("GET", "/api/v1/nodes/n3")
+        assert GPU_TAINT in json.loads(raw)["spec"]["taints"]
+        assert sample(stage, "nodes", state="asleep", mode="enforce") == 2.0
+        assert {("n2", "ClosedToSleep"), ("n2", "Asleep")} <= await events(stage)
+        before = await versions(stage)
+        await look(stage, times=5)
+        assert await versions(stage) == before, "at rest nothing is written"
+
+    play(body, tmp_path)
+
+
+def test_pods_of_daemonsets_and_ended_ones_keep_no_node_awake(tmp_path):
+    async def body(stage):
+        await fleet(stage, "n1", "n2")
+        daemon = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}
+        await add_pod(stage, "daemon", "n2", ownerReferences=[daemon])
+        await add_pod(stage, "job", "n1")
+        await asleep(stage)
+        assert await closed(stage) == {"n2": "asleep"}
+
+    play(body, tmp_path)
+
+
+def test_a_pod_opens_a_sleeping_node_and_is_told(tmp_path):
+    async def body(stage):
+        await fleet(stage, "n1", "n2")
+        await add_pod(stage, "job", "n1", cpu="60")
+        await asleep(stage)
+        assert await closed(stage) == {"n2": "asleep"}
+        await add_pod(stage, "small", cpu="2")
+        await look(stage)
+        assert await closed(stage) == {"n2": "asleep"}, "n1 has room"
+        assert await events(stage, "Pod") == set()
+        await add_pod(stage, "large", cpu="32")
+        await look(stage)
+        assert await closed(stage) == {}
+        assert await events(stage, "Pod") == {("large", "WaitsForNode")}
+        (told,) = [one for one in (await stage.client.list(EVENTS)).items if one.reason == "WaitsForNode"]
+        assert (told.message, told.count) == ("n2 is being woken for it", 1)
+        assert sample(stage, "waiting_pods") == 1.0
+        # It is gone soon, and the node stays open for ten minutes.
+        await end_pod(stage, "large")
+        await look(stage, 500.0)
+        assert await closed(stage) == {}
+        assert sample(stage, "waiting_pods") == 0.0
+
+    play(body, tmp_path)
+
+
+def test_a_pod_that_is_on_its_way_opens_a_closed_node(tmp_path):
+    async def body(stage):
+        await fleet(stage, "n1", "n2")
+        await add_pod(stage, "job", "n1")
+        await look(stage)
+        await look(stage, 600.0)
+        assert await closed(stage) == {"n2": "cordoned"}
+        await add_pod(stage, "late", "n2")
+        await look(stage)
+        assert await closed(stage) == {}
+
+    play(body, tmp_path)
+
+
+async def _nothing(stage):
+    await stage.caught_up()
+
+
+async def _volume(stage):
+    affinity = {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": ["n2"]}]}
+    spec = {"local": {"path": "/disk"}, "nodeAffinity": {"required": {"nodeSelectorTerms": [affinity]}}}
+    await stage.client.create(PERSISTENT_VOLUMES, {"metadata": {"name": "data"}, "spec": spec})
+    await until(lambda: stage.loop._sleep._volumes.all)
+
+
+async def _cordon(stage):
+    await stage.client.patch(NODES, "n2", {"spec": {"unschedulable": True}})
+    await until(lambda: stage.view.node("n2").cordoned)
+
+
+async def _taint(stage):
+    taint = {"key": "DeletionCandidateOfClusterAutoscaler", "effect": "PreferNoSchedule", "value": "1"}
+    node = await stage.client.get(NODES, "n2")
+    await stage.client.patch(NODES, "n2", {"spec": {"taints": [*node.spec.taints, taint]}})
+    await until(lambda: len(stage.view.node("n2").taints) == len(node.spec.taints) + 1)
+
+
+def _label(key, value):
+    async def label(stage):
+        await stage.client.patch(NODES, "n2", {"metadata": {"labels": {key: value}}})
+        await until(lambda: stage.view.node("n2").labels.get(key) == value)
+
+    return label
+
+
+@pytest.mark.parametrize(
+    ("keep", "change"),
+    [
+        (Keep.CONTROL_PLANE, _label("node-role.kubernetes.io/control-plane", "")),
+        (Keep.LABEL, _label(names.KEEP_AWAKE_LABEL, "true")),
+        (Keep.RESERVED, _label(names.RESERVED_LABEL, "me")),
+        (Keep.AUTOSCALER, _label("karpenter.sh/nodepool", "default")),
+        (Keep.AUTOSCALER, _taint),
+        (Keep.CORDONED, _cordon),
+        (Keep.LOCAL_VOLUME, _volume),
+    ],
+)
+@pytest.mark.parametrize("before", [True, False])
+def test_what_keeps_a_node_awake_also_wakes_it(tmp_path, keep, change, before):
+    async def body(stage):
+        await fleet(stage, "n1", "n2")
+        await add_pod(stage, "job", "n1")
+        if before:
+            await change(stage)
+        await asleep(stage)
+        assert await closed(stage) == ({} if before else {"n2": "asleep"})
+        if not before:
+            await change(stage)
+            await look(stage)
+            assert await closed(stage) == {}
+        assert sample(stage, "kept_nodes", reason=keep.value) == 1.0
+
+    play(body, tmp_path)
+
+
+def test_a_label_that_says_false_keeps_nobody_awake(tmp_path):
+    async def body(stage):
+        await fleet(stage, "n1", "n2", **{names.KEEP_AWAKE_LABEL: "false"})
+        await add_pod(stage, "job", "n1")
+        await asleep(stage)
+        assert await closed(stage) == {"n2": "asleep"}
+
+    play(body, tmp_path)
+
+
+def test_the_mode_of_a_node_takes_precedence(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await add_pod(stage, "job", "n1")
+        await _label(names.MODE_LABEL, "observe")(stage)
+        await asleep(stage)
+        assert await closed(stage) == {"n3": "asleep"}
+        assert {("n2", "WouldSleep"), ("n3", "Asleep")} <= await events(stage)
+        await stage.client.patch(NODES, "n3", {"metadata": {"labels": {names.MODE_LABEL: "observe"}}})
+        await until(lambda: not stage.view.node("n3").enforced)
+        await look(stage)
+        assert await closed(stage) == {}, "a node that is no longer acted on is opened"
+
+    play(body, tmp_path)
+
+
+@pytest.mark.parametrize("mode", [SleepMode.OFF, SleepMode.OBSERVE])
+def test_switched_off_opens_what_slept(tmp_path, mode):
+    async def body(stage):
+        await fleet(stage)
+        await asleep(stage)
+        assert len(await closed(stage)) == 2
+        await restarted(stage, sleep=mode)
+        await look(stage)
+        assert await closed(stage) == {}
+
+    play(body, tmp_path)
+
+
+def test_a_node_that_joulie_no_longer_manages_is_opened(tmp_path):
+    async def body(stage):
+        await fleet(stage, "n1", "n2")
+        await add_pod(stage, "job", "n1")
+        await asleep(stage)
+        await stage.client.patch(NODES, "n2", {"metadata": {"labels": {names.MANAGED_LABEL: None}}})
+        await until(lambda: not stage.view.node("n2").managed)
+        await look(stage)
+        assert await closed(stage) == {}
+
+    play(body, tmp_path)
+
+
+def test_a_new_leader_goes_on_from_the_marks(tmp_path):
+    async def body(stage):
+        await fleet(stage, "n1", "n2")
+        await add_pod(stage, "job", "n1", cpu="60")
+        await look(stage)
+        await look(stage, 600.0)
+        await restarted(stage)
+        assert await closed(stage) == {"n2": "cordoned"}
+        await look(stage, 30.0, times=3)
+        assert await closed(stage) == {"n2": "asleep"}
+        await restarted(stage)
+        before = await versions(stage)
+        await look(stage)
+        assert await versions(stage) == before
+        await add_pod(stage, "large", cpu="32")
+        await look(stage)
+        assert await closed(stage) == {}
+
+    play(body, tmp_path)
+
+
+def test_a_leader_that_does_not_know_the_volumes_closes_nothing_and_wakes_nobody(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await asleep(stage)
+        before = await closed(stage)
+        assert len(before) == 2
+        stage.start()  # whose chart gives no right to list volumes, say
+        await look(stage)
+        assert await closed(stage) == before
+        await add(stage, "n4")
+        await asleep(stage)
+        assert await closed(stage) == before
+        assert sample(stage, "kept_nodes", reason="volumes unknown") == 2.0
+
+    play(body, tmp_path)
+
+
+def test_a_mark_that_nobody_can_read_is_removed(tmp_path):
+    async def body(stage):
+        await fleet(stage, "n1", "n2")
+        await stage.client.patch(NODES, "n2", {"metadata": {"annotations": {names.SLEEP_STATE_ANNOTATION: "zzz"}}})
+        await until(lambda: stage.view.node("n2").sleep_mark)
+        await look(stage)
+        node = await stage.client.get(NODES, "n2")
+        assert names.SLEEP_STATE_ANNOTATION not in node.metadata.annotations
+
+    play(body, tmp_path)
+
+
+@pytest.mark.parametrize("to_state", ["cordoned", "asleep"])
+def test_a_pod_that_the_view_does_not_show_yet_keeps_the_node_open(tmp_path, to_state, monkeypatch):
+    async def body(stage):
+        await fleet(stage, "n1", "n2")
+        await add_pod(stage, "job", "n1")
+        await look(stage)
+        if to_state == "asleep":
+            await look(stage, 600.0)
+            await look(stage, 30.0, times=2)
+            assert await closed(stage) == {"n2": "cordoned"}
+        before = await closed(stage)
+        old = controller.see(stage.view, stage.loop._sleep._volumes.all, stage.now_s + 700.0)
+        monkeypatch.setattr(controller, "see", lambda *_: old)
+        await add_pod(stage, "late", "n2")
+        await stage.loop._sleep.look()
+        assert await closed(stage) == before
+
+    play(body, tmp_path)
+
+
+def test_a_node_that_changed_since_it_was_read_is_left_for_the_next_look(tmp_path, monkeypatch):
+    async def body(stage):
+        await fleet(stage)
+        await add_pod(stage, "job", "n1")
+        await look(stage)
+        read = controller.NodeSleep._read
+
+        async def read_then_changed(self, name):
+            node = await read(self, name)
+            if name == "n2":
+                await stage.client.patch(NODES, name, {"metadata": {"labels": {"other": "change"}}})
+            return node
+
+        with monkeypatch.context() as patched:
+            patched.setattr(controller.NodeSleep, "_read", read_then_changed)
+            await look(stage, 600.0)
+        assert await closed(stage) == {"n3": "cordoned"}
+        assert sample(stage, "errors_total") == 1.0
+        await look(stage)
+        assert set(await closed(stage)) == {"n2", "n3"}
+
+    play(body, tmp_path)
+
+
+def test_whoever_lost_the_lease_writes_nothing(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await look(stage)
+        before = await versions(stage)
+        stage.leading = False
+        with pytest.raises(NotLeadingError):
+            await look(stage, 600.0)
+        assert await versions(stage) == before
+
+    play(body, tmp_path)
+
+
+def test_an_api_server_that_is_away_changes_nothing(tmp_path, monkeypatch):
+    async def body(stage):
+        await fleet(stage)
+        await look(stage)
+
+        async def refused(self, name):
+            raise ForbiddenError(403, "Forbidden", "no", what="list nodes")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(controller.NodeSleep, "_read", refused)
+            await look(stage, 600.0)
+        assert await closed(stage) == {}
+        assert sample(stage, "errors_total") == 2.0
+        await look(stage)
+        assert len(await closed(stage)) == 2
+
+    play(body, tmp_path)
+
+
+def test_a_node_of_an_autoscaler_is_marked_and_left_to_it(tmp_path):
+    async def removable(): ...
+
+    async def body(stage):
+        await fleet(stage, "n1", "n2", **{"karpenter.sh/nodepool": "default"})
+        await add_pod(stage, "job", "n1")
+        await asleep(stage)
+        assert await closed(stage) == {}
+        assert stage.view.node("n2").removable == "2027-01-15T08:00:10Z"
+        assert not stage.view.node("n1").removable
+        assert sample(stage, "removable_nodes") == 1.0
+        before = await versions(stage)
+        await look(stage, times=3)
+        assert await versions(stage) == before
+        await add_pod(stage, "late", "n2")
+        await look(stage)
+        assert not stage.view.node("n2").removable
+        await end_pod(stage, "late")
+        await asleep(stage)
+        assert stage.view.node("n2").removable
+        await restarted(stage, sleep=SleepMode.OFF)
+        await look(stage)
+        assert not stage.view.node("n2").removable
+
+    play(body, tmp_path)
+
+
+# ---- volumes
+
+LABELS_OF = {
+    "a": {HOSTNAME: "a", "zone": "1"},
+    "b": {HOSTNAME: "b", "zone": "1"},
+    "c": {HOSTNAME: "c", "zone": "2"},
+}
+
+
+def volume(key, *values, local=False, operator="In"):
+    return VolumeNodes((Term((Requirement(key, operator, values),)),), local)
+
+
+@pytest.mark.parametrize(
+    ("one", "held"),
+    [
+        (volume(HOSTNAME, "b"), {"b"}),
+        (volume(HOSTNAME, "gone"), set()),
+        (volume("zone", "1"), set()),
+        (volume("zone", "1", local=True), {"a", "b"}),
+        (volume("zone", "2"), {"c"}),
+        (volume(HOSTNAME, "a", "b", operator="NotIn"), {"c"}),
+        (VolumeNodes((Term((), (Requirement("metadata.name", "In", ("a",)),)),), local=False), {"a"}),
+        (VolumeNodes((), local=True), set()),
+    ],
+)
+def test_a_volume_that_one_node_alone_can_use_is_local(one, held):
+    assert holders([one], LABELS_OF) == held
+
+
+REQUIREMENTS = st.builds(
+    Requirement,
+    st.sampled_from([HOSTNAME, "zone", "none"]),
+    st.sampled_from(["In", "NotIn"]),
+    st.lists(st.sampled_from(["a", "b", "c", "1", "2"]), min_size=1, max_size=2).map(tuple),
+)
+VOLUMES = st.builds(
+    VolumeNodes,
+    st.lists(st.builds(Term, st.lists(REQUIREMENTS, max_size=2).map(tuple)), max_size=2).map(tuple),
+    st.booleans(),
+)
+
+
+@given(st.lists(VOLUMES, max_size=4))
+def test_the_index_by_labels_finds_what_a_scan_finds(volumes):
+    expected = set()
+    for one in volumes:
+        nodes = {name for name, labels in LABELS_OF.items() if any(term.matches(labels, name) for term in one.terms)}
+        if one.local or len(nodes) == 1:
+            expected |= nodes
+    assert holders(volumes, LABELS_OF) == expected
