@@ -1251,6 +1251,19 @@ def test_only_an_operator_that_reschedules_may_evict(render: Render) -> None:
     assert "pods/eviction" in rights({"ENABLE_ACTIVE_RESCHEDULING": "true"})
 
 
+def test_only_an_operator_that_lets_nodes_sleep_reads_volumes(render: Render) -> None:
+    def rights(*sleep: Any) -> dict[str, list[str]]:
+        settings = {"SLEEP": sleep[0]} if sleep else {}
+        role = of_kind(render({"operator": {"settings": settings}}), "ClusterRole")["operator"]
+        return {resource: rule["verbs"] for rule in role["rules"] for resource in rule["resources"]}
+
+    for off in ((), ("off",), (False,)):  # YAML reads off as false
+        assert "persistentvolumes" not in rights(*off), off
+    for on in ("observe", "enforce", "Enforce"):
+        assert rights(on)["persistentvolumes"] == ["list", "watch"]
+        assert set(rights(on)) - set(rights()) == {"persistentvolumes"}
+
+
 def test_u11_alerts_are_the_files_and_link_to_runbooks(render: Render) -> None:
     assert of_kind(render(), "PrometheusRule") == {}
     ours = yaml.safe_load((CHART / "files/rules/joulie.yaml").read_text())

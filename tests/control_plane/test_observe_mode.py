@@ -89,6 +89,7 @@ NODE_LABELS = {
     names.RACK_LABEL: "r1",
     names.COOLING_ZONE_LABEL: "hall-1",
     names.MODE_LABEL: "observe",
+    names.KEEP_AWAKE_LABEL: "false",
     grid_names.ZONE: ZONE,
 }
 NAMESPACE_LABELS = {grid_names.POLICIES_LABEL: grid_names.POLICIES_ENABLED}
@@ -107,6 +108,7 @@ CEILINGS = {
 }
 WRITTEN_BY_JOULIE = {
     names.POWER_PROFILE_LABEL, names.DRAINING_LABEL, names.RESTORE_PENDING_LABEL, names.TRIAL_LABEL,
+    names.ASLEEP_TAINT, names.SLEEP_STATE_ANNOTATION, names.REMOVABLE_ANNOTATION,
     grid_names.GATE, grid_names.BUDGET_GATE, grid_names.LEARNED_RUNTIME, *grid_names.HELD_KEYS,
     grid_names.BIND_TIMESTAMP, grid_names.BIND_CARBON_INTENSITY, grid_names.BIND_ELECTRICITY_RATE,
     grid_names.CHOSEN_ZONE, grid_names.REPLICA_CEILING, grid_names.BUDGET_EXCEEDED,
@@ -153,6 +155,7 @@ def loop(plane: LocalControlPlane, intensity: ElectricityMaps) -> Loop:
         "grid.replicaCeilings=true",
         "accounting.enabled=true",
         "operator.settings.ENABLE_ACTIVE_RESCHEDULING=true",
+        "operator.settings.SLEEP=enforce",
     )
     loop = Loop(plane, *values)
     admission = [item for item in loop._rendered if item["kind"].startswith("MutatingAdmissionPolicy")]
@@ -168,7 +171,14 @@ def loop(plane: LocalControlPlane, intensity: ElectricityMaps) -> Loop:
     loop.start_agent(**mode)
     loop.start_extender(**mode, INTENSITY_NAMESPACE=NAMESPACE)
     loop.start_operator(
-        **mode, ENABLE_ACTIVE_RESCHEDULING="true", RESCHEDULE_INTERVAL="2s", RESCHEDULE_MIN_POD_AGE="0s"
+        **mode,
+        ENABLE_ACTIVE_RESCHEDULING="true",
+        RESCHEDULE_INTERVAL="2s",
+        RESCHEDULE_MIN_POD_AGE="0s",
+        SLEEP="enforce",
+        SLEEP_INTERVAL="500ms",
+        SLEEP_EMPTY="0s",
+        SLEEP_SETTLE="0s",
     )
     start_grid(loop, intensity)
     start_accounting(loop)
@@ -253,6 +263,8 @@ def test_observe_mode_writes_nothing_that_is_not_joulies(loop: Loop) -> None:
     wait_for(
         lambda: sorted(planned(loop).values()) == ["eco"] * 2 + ["performance"] * 2, PATIENCE_S, "nodes are planned"
     )
+    reasons = ("get", "events", "-A", "-o", "jsonpath={.items[*].reason}")
+    wait_for(lambda: "WouldSleep" in loop.plane.kubectl(*reasons), PATIENCE_S, "empty nodes would sleep")
     bodies = {name: pod(name, **asked) for name, asked in ASKED.items()}
     for name in NODE_NAMES:
         bodies[f"critical-on-{name}"] = pod(f"critical-on-{name}", workload_class="performance", on=name)
@@ -278,7 +290,7 @@ def test_observe_mode_writes_nothing_that_is_not_joulies(loop: Loop) -> None:
     dry = "compute_gardener_dryrun_pods_would_delay_total"
     wait_for(lambda: loop.programs["grid"].metric(dry, **delayed) >= 1.0, PATIENCE_S, "the grid would have held one")
     team.await_exhausted()
-    events = loop.plane.kubectl("get", "events", "-A", "-o", "jsonpath={.items[*].reason}").split()
+    events = loop.plane.kubectl(*reasons).split()
     assert "WouldDrain" in events or "WouldCap" in events
     for name in NODE_NAMES:
         twin = loop.twin(name)

@@ -1,6 +1,7 @@
 """`joulie cleanup` on the fake cluster; agents and operators are played by the tests."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from joulie.adapters.kubernetes.resources import (
     PODS,
     SERVICE_ACCOUNTS,
 )
+from joulie.adapters.kubernetes.sleep_marks import TAINT
 from joulie.apps.agent.outcome import Outcome as AgentOutcome
 from joulie.apps.agent.outcome import blocked, failed, restored
 from joulie.apps.cleanup import main as program
@@ -351,6 +353,31 @@ def test_the_mode_that_a_trial_set_goes_with_it(tmp_path: Path) -> None:
         await stage.clean(timeout_s=15.0)
         assert not {names.MODE_LABEL, names.TRIAL_LABEL} & (await stage.labels("in-trial")).keys()
         assert (await stage.labels("by-hand"))[names.MODE_LABEL] == "observe"
+
+    play(tmp_path, scenario)
+
+
+def test_nodes_that_sleep_are_opened_and_taints_of_others_stay(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        other = {"key": "nvidia.com/gpu", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
+        for name, mark, taints in (
+            ("asleep", {names.SLEEP_STATE_ANNOTATION: "asleep since 1", "other": "x"}, [other, TAINT]),
+            ("garbled", {names.SLEEP_STATE_ANNOTATION: ""}, []),
+            ("removable", {names.REMOVABLE_ANNOTATION: "2026-01-01T00:00:00Z"}, []),
+        ):
+            await stage.add_node(name)
+            await stage.client.patch(NODES, name, {"metadata": {"annotations": mark}, "spec": {"taints": taints}})
+        outcome = await stage.clean(timeout_s=15.0)
+        assert (outcome.problems, outcome.nodes_opened) == ([], 1)
+        for name, left, annotations in (
+            ("asleep", [other], {"other": "x"}),
+            ("garbled", [], {}),
+            ("removable", [], {}),
+        ):
+            node = json.loads(await stage.client.raw("GET", f"/api/v1/nodes/{name}"))
+            assert node["spec"].get("taints", []) == left
+            assert node["metadata"].get("annotations", {}) == annotations
+            assert names.POWER_PROFILE_LABEL not in node["metadata"]["labels"]
 
     play(tmp_path, scenario)
 

@@ -14,6 +14,7 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.errors import ForbiddenError
 from joulie.adapters.kubernetes.resources import EVENTS, NODES, PERSISTENT_VOLUMES, PODS
+from joulie.adapters.kubernetes.sleep_marks import TAINT
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.operator.settings.sleep import SleepMode
 from joulie.apps.operator.sleep import controller
@@ -140,6 +141,11 @@ async def events(stage, kind="Node"):
     return {(one.involved_object.name, one.reason) for one in found if one.involved_object.kind == kind}
 
 
+async def messages(stage):
+    """What waiting pods were told, and how often."""
+    return {one.message: one.count for one in (await stage.client.list(EVENTS)).items if one.reason == "WaitsForNode"}
+
+
 def sample(stage, name, **labels):
     return stage.metrics.registry.get_sample_value(f"joulie_operator_sleep_{name}", labels)
 
@@ -241,8 +247,7 @@ def test_a_pod_opens_a_sleeping_node_and_is_told(tmp_path):
         await look(stage)
         assert await closed(stage) == {}
         assert await events(stage, "Pod") == {("large", "WaitsForNode")}
-        (told,) = [one for one in (await stage.client.list(EVENTS)).items if one.reason == "WaitsForNode"]
-        assert (told.message, told.count) == ("n2 is being woken for it", 1)
+        assert await messages(stage) == {"n2 is being woken for it": 1}
         assert sample(stage, "waiting_pods") == 1.0
         # It is gone soon, and the node stays open for ten minutes.
         await end_pod(stage, "large")
@@ -426,6 +431,32 @@ def test_a_mark_that_nobody_can_read_is_removed(tmp_path):
         await look(stage)
         node = await stage.client.get(NODES, "n2")
         assert names.SLEEP_STATE_ANNOTATION not in node.metadata.annotations
+
+    play(body, tmp_path)
+
+
+def test_a_node_that_does_not_come_back_is_given_up_and_its_pods_are_told_once_for_each_reason(tmp_path):
+    async def body(stage):
+        await fleet(stage, "n1")
+        mark = {"metadata": {"annotations": {names.SLEEP_STATE_ANNOTATION: "zzz"}}}
+        await stage.client.patch(NODES, "n1", mark | {"spec": {"taints": [TAINT]}})
+        status = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
+        await stage.client.patch(NODES, "n1", {"status": status}, subresource="status")
+        await until(lambda: stage.view.node("n1").asleep and not stage.view.node("n1").ready)
+        await add_pod(stage, "job")
+        await look(stage, times=3)
+        assert await messages(stage) == {"n1 is waking": 1}
+        for _ in range(3):
+            await look(stage, 600.0)
+        assert await closed(stage) == {"n1": "failed"}
+        assert ("n1", "DoesNotWake") in await events(stage)
+        await look(stage, times=3)
+        told = {"n1 is waking": 1, "the nodes that have room for it do not wake: n1": 1}
+        assert await messages(stage) == told
+        await stage.client.patch(NODES, "n1", {"status": {"conditions": []}}, subresource="status")
+        await until(lambda: stage.view.node("n1").ready)
+        await look(stage)
+        assert await closed(stage) == {}, "ready after all"
 
     play(body, tmp_path)
 

@@ -10,7 +10,7 @@ Commands are values. Whoever carries them out checks with `still_holds` that the
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -34,7 +34,12 @@ class Room(NamedTuple):
 
     def holds(self, other: Room) -> bool:
         """Whether another amount fits into this."""
-        return all(mine >= theirs for mine, theirs in zip(self, other, strict=True))
+        return (
+            self.cores >= other.cores
+            and self.memory_gib >= other.memory_gib
+            and self.gpus >= other.gpus
+            and self.pods >= other.pods
+        )
 
     def less(self, other: Room) -> Room:
         """What is left of it without another amount."""
@@ -247,6 +252,10 @@ class _Decision:
         self._ready_to_sleep: list[tuple[SleepNode, Cordoned]] = []
         self._hopeless: dict[tuple[Room, NodeRules], tuple[str, bool]] = {}
         self._held: set[str] = set()
+        self._index = {node.name: index for index, node in enumerate(snapshot.nodes)}
+        self._next: dict[tuple[type[SleepState], Room, NodeRules], int] = {}
+        self._resting: dict[tuple[Room, NodeRules, float], deque[SleepNode]] = {}
+        self._failed = [node for node in snapshot.nodes if isinstance(node.state, Failed | Waking)]
         self._missing: Counter[str] = Counter()
         self._n_waking = sum(isinstance(node.state, Waking) for node in snapshot.nodes)
 
@@ -327,7 +336,7 @@ class _Decision:
         if abs(self._now_s - state.since_s) < self._settings.failed_s or not self._has_wake_slot(node):
             return False
         self._n_waking += 1
-        self._states[node.name] = state.waking(self._now_s)
+        self._moved(node, state.waking(self._now_s))
         self._commands.append(Command(Action.POWER_ON, node.name, "given up before, and needed still"))
         return True
 
@@ -345,24 +354,57 @@ class _Decision:
             self._held.add(pod.name)
 
     def _found_room(self, pod: WaitingPod) -> bool:
-        fitting = [node for node in self._nodes if self._fits(pod, node)]
         for kind, told in ((Awake, "{} has room"), (Waking, "{} is waking")):
-            for node in fitting:
-                if isinstance(self._states[node.name], kind) and (kind is Waking or node.ready):
-                    return self._assign(pod, node, told, held=kind is Waking)
-        for node in fitting:
-            if isinstance(self._states[node.name], Cordoned):
-                self._uncordon(node, f"pod {pod.name} needs it")
-                return self._assign(pod, node, "{} was opened for it")
-        resting = [node for node in fitting if isinstance(self._states[node.name], Asleep)]
-        for node in sorted(resting, key=lambda one: (self._cost_w_min(pod, one), one.name)):
-            if self._wake(node, f"pod {pod.name} needs it"):
+            node = self._first(pod, kind)
+            if node is not None:
+                return self._assign(pod, node, told, held=kind is Waking)
+        node = self._first(pod, Cordoned)
+        if node is not None:
+            self._uncordon(node, f"pod {pod.name} needs it")
+            return self._assign(pod, node, "{} was opened for it")
+        resting = self._cheapest_asleep(pod)
+        for node in resting:
+            if self._fits(pod, node) and self._wake(node, f"pod {pod.name} needs it"):
                 return self._assign(pod, node, "{} is being woken for it")
-        for node in fitting:
+        for node in () if resting else self._failed:
             state = self._states[node.name]
-            if not resting and isinstance(state, Failed) and self._retry_failed(node, state):
+            if isinstance(state, Failed) and self._fits(pod, node) and self._retry_failed(node, state):
                 return self._assign(pod, node, "{} was given up and is tried again")
         return False
+
+    def _first(self, pod: WaitingPod, kind: type[Awake | Waking | Cordoned]) -> SleepNode | None:
+        """The first node in a state that has room for a pod.
+
+        Room only shrinks, so the search for a pod like an earlier one goes on where that one ended, or at a node whose
+        state has changed since.
+        """
+        key = kind, pod.requests, pod.rules
+        nodes = self._nodes
+        for index in range(self._next.get(key, 0), len(nodes)):
+            node = nodes[index]
+            if (
+                isinstance(self._states[node.name], kind)
+                and (kind is not Awake or node.ready)
+                and self._fits(pod, node)
+            ):
+                self._next[key] = index
+                return node
+        self._next[key] = len(nodes)
+        return None
+
+    def _cheapest_asleep(self, pod: WaitingPod) -> deque[SleepNode]:
+        """Nodes that sleep, those first on which the pod costs least; the first of them has room for it."""
+        key = pod.requests, pod.rules, pod.duration_min
+        resting = self._resting.get(key)
+        if resting is None:
+            fitting = [
+                node for node in self._nodes if isinstance(self._states[node.name], Asleep) and self._fits(pod, node)
+            ]
+            fitting.sort(key=lambda one: (self._cost_w_min(pod, one), one.name))
+            resting = self._resting[key] = deque(fitting)
+        while resting and not (isinstance(self._states[resting[0].name], Asleep) and self._fits(pod, resting[0])):
+            resting.popleft()
+        return resting
 
     def _why_none(self, pod: WaitingPod) -> tuple[str, bool]:
         """Why a pod waits in vain, and whether that is because nodes sleep."""
@@ -444,8 +486,15 @@ class _Decision:
 
     # ---- commands
 
+    def _moved(self, node: SleepNode, state: SleepState) -> None:
+        """A node becomes one that pods may wait for."""
+        self._states[node.name] = state
+        index = self._index[node.name]
+        for key, start in self._next.items():
+            self._next[key] = min(start, index)
+
     def _uncordon(self, node: SleepNode, reason: str) -> None:
-        self._states[node.name] = Awake()
+        self._moved(node, Awake())
         self._commands.append(Command(Action.UNCORDON, node.name, reason))
 
     def _has_wake_slot(self, node: SleepNode) -> bool:
@@ -462,6 +511,6 @@ class _Decision:
         if not self._has_wake_slot(node):
             return False
         self._n_waking += 1
-        self._states[node.name] = state.waking(self._now_s)
+        self._moved(node, state.waking(self._now_s))
         self._commands.append(Command(Action.POWER_ON, node.name, reason))
         return True

@@ -1,0 +1,73 @@
+"""Nodes that sleep, on a real control plane: the operator with the chart's rights, the real kube-scheduler."""
+
+from __future__ import annotations
+
+import pytest
+
+from joulie.adapters.kubernetes import names
+from joulie_lab.control_plane import LocalControlPlane, wait_for
+from support.loop import CPU_ONLY, PATIENCE_S, Json, Loop, node, pod
+
+pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
+
+SLEEP = {
+    "SLEEP": "enforce",
+    "SLEEP_INTERVAL": "300ms",
+    "SLEEP_EMPTY": "1s",
+    "SLEEP_SETTLE": "1s",
+    "POLICY_TYPE": "full_power",
+}
+DEDICATED = {"key": "dedicated", "value": "batch", "effect": "NoSchedule"}
+ASLEEP = {"key": names.ASLEEP_TAINT, "effect": "NoSchedule"}
+
+
+def stored(loop: Loop, name: str) -> Json:
+    found: Json = loop.get(f"/api/v1/nodes/{name}")
+    return found
+
+
+def state(loop: Loop, name: str) -> str:
+    """First word of a node's mark; "" without one."""
+    mark = stored(loop, name)["metadata"].get("annotations", {}).get(names.SLEEP_STATE_ANNOTATION, "")
+    return str(mark).partition(" ")[0]
+
+
+def await_states(loop: Loop, **wanted: str) -> None:
+    def reached() -> bool:
+        found = {name: state(loop, name) for name in wanted}
+        assert found == wanted, found
+        return True
+
+    wait_for(reached, PATIENCE_S, f"nodes are {wanted}")
+
+
+def test_nodes_that_nobody_needs_sleep_and_a_pod_wakes_one(plane: LocalControlPlane) -> None:
+    loop = Loop(plane, "mode=enforce", "operator.settings.SLEEP=enforce")
+    plane.create_nodes(node(name, CPU_ONLY) for name in ("n1", "n2"))
+    plane.create_nodes([node("n3", CPU_ONLY, taints=[DEDICATED])])
+    loop.create(pod("busy", on="n1", requests={"cpu": "300"}))
+    assert loop.await_placed("busy") == "n1"
+    operator = loop.start_operator(**SLEEP)
+    await_states(loop, n1="", n2="asleep", n3="asleep")
+    assert stored(loop, "n2")["spec"]["taints"] == [ASLEEP]
+    assert stored(loop, "n3")["spec"]["taints"] == [DEDICATED, ASLEEP], "taints of others stay"
+
+    loop.create(pod("small"))
+    assert loop.await_placed("small") == "n1", "which has room"
+    loop.create(pod("large", requests={"cpu": "200"}))
+    assert loop.await_placed("large") == "n2"
+    assert (state(loop, "n2"), state(loop, "n3")) == ("", "asleep")
+    events = loop.get("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name=large")["items"]
+    assert [one["message"] for one in events if one["reason"] == "WaitsForNode"] == ["n2 is being woken for it"]
+
+    operator.process.kill()
+    loop.delete_pods("large")
+    loop.start_operator("second", **SLEEP)
+    await_states(loop, n1="", n2="asleep", n3="asleep")
+    label = {"metadata": {"labels": {names.KEEP_AWAKE_LABEL: "true"}}}
+    for name in ("n2", "n3"):
+        loop.patch(f"/api/v1/nodes/{name}", label)
+    await_states(loop, n1="", n2="", n3="")
+    assert "taints" not in stored(loop, "n2")["spec"]
+    assert stored(loop, "n3")["spec"]["taints"] == [DEDICATED]
+    assert loop.refused() == []
