@@ -333,6 +333,17 @@ def test_what_keeps_a_node_awake_also_wakes_it(tmp_path, keep, change, before):
     play(body, tmp_path)
 
 
+@pytest.mark.parametrize("change", [_label("node-role.kubernetes.io/control-plane", ""), _cordon])
+def test_a_node_that_pods_cannot_count_on_is_not_the_one_that_stays_awake(tmp_path, change):
+    async def body(stage):
+        await fleet(stage, "n1", "n2")
+        await change(stage)
+        await asleep(stage)
+        assert await closed(stage) == {}, "n1 is the only one for pods of any kind"
+
+    play(body, tmp_path)
+
+
 def test_a_label_that_says_false_keeps_nobody_awake(tmp_path):
     async def body(stage):
         await fleet(stage, "n1", "n2", **{names.KEEP_AWAKE_LABEL: "false"})

@@ -132,6 +132,42 @@ def test_a_cordoned_node_is_nearer_than_a_sleeping_one() -> None:
     assert acts(decision) == [("uncordon", "b")]
 
 
+def test_pods_that_wait_because_nodes_sleep_are_told_from_others() -> None:
+    full = node("awake", free=Room(1.0, 64.0, 0.0, 100.0))
+    waking, gone = node("waking", Waking(NOW_S, 1), free=POD.requests), node("gone", Failed(NOW_S))
+    small, large = replace(POD, name="small", requests=Room(1.0, 1.0, 0.0, 1.0)), Room(64.0, 8.0, 0.0, 1.0)
+    pods = (small, POD, replace(POD, name="late"), replace(POD, name="huge", requests=large))
+    decision = decided(full, waking, gone, pods=pods)
+    assert decision.held == {POD.name, "late"}
+    assert decision.waits["small"] == "awake has room"
+    assert decision.waits["late"] == "the nodes that have room for it do not wake: gone"
+
+
+@given(st.lists(st.tuples(st.sampled_from([1.0, 4.0, 9.0]), st.booleans()), max_size=12), st.integers(1, 6))
+def test_a_pod_never_waits_for_less_than_a_decision_about_it_alone_would_give(
+    asked: list[tuple[float, bool]], max_waking: int
+) -> None:
+    """The search goes on where it ended for the pod before: it must not pass a node by."""
+    states: tuple[SleepState, ...] = (Awake(), Cordoned(NOW_S), Asleep(0.0), Waking(NOW_S, 1), Asleep(0.0))
+    nodes = [node(f"n{index}", state, switchable=index % 2 == 0) for index, state in enumerate(states)]
+    pods = [
+        WaitingPod(f"p{index}", Room(cores, 1.0, 0.0, 1.0), rules if only else WaitingPod("", Room()).rules)
+        for index, (cores, only) in enumerate(asked)
+        for rules in [NodeRules(selector=(Requirement("kind", "DoesNotExist", ()),))]
+    ]
+    decision = decided(*nodes, pods=tuple(pods), max_waking=max_waking)
+    # Total room per outcome: whoever was not given any fits on no node with what the others were given.
+    free = {one.name: one.free for one in nodes}
+    for pod in pods:
+        chosen = next((name for name in free if decision.waits[pod.name].split()[0] == name), None)
+        if chosen is not None:
+            assert free[chosen].holds(pod.requests)
+            free[chosen] = free[chosen].less(pod.requests)
+        else:
+            usable = [n for n, state in decision.states.items() if isinstance(state, Awake | Waking)]
+            assert not any(free[name].holds(pod.requests) for name in usable)
+
+
 def test_so_many_nodes_wake_at_once_and_the_others_wait_for_them() -> None:
     pods = tuple(WaitingPod(f"p{index}", Room(16.0, 8.0, 0.0, 1.0)) for index in range(3))
     decision = decided(*(node(name, Asleep(0.0)) for name in "abc"), pods=pods, max_waking=2)

@@ -39,6 +39,12 @@ class Keep(StrEnum):
     VOLUMES_UNKNOWN = "volumes unknown"
 
 
+RULES = tuple(keep for keep in Keep if keep not in {Keep.UNMANAGED, Keep.OFF, Keep.OBSERVED})
+"""Those that `keep_rule` gives."""
+CLOSED = frozenset({Keep.UNMANAGED, Keep.CONTROL_PLANE, Keep.RESERVED, Keep.CORDONED})
+"""Of nodes that do not stand in for others of their hardware: pods of any kind cannot count on them."""
+
+
 def acts_on(facts: NodeFacts, settings: OperatorSettings) -> bool:
     """Whether a node is put to sleep, not only reported."""
     return settings.sleep is SleepMode.ENFORCE and facts.managed and facts.enforced

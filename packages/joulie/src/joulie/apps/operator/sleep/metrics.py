@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from joulie.apps.operator.sleep.keep import Keep
+from joulie.apps.operator.sleep.keep import RULES, Keep
 from joulie.domain.mode import Mode
 from joulie.domain.sleep.decide import Command
 from joulie.domain.sleep.states import Asleep, Awake, Cordoned, Failed, SleepState, Waking
@@ -61,7 +61,7 @@ class SleepMetrics:
     def show(self, kept: Iterable[Keep | None], removable: int, held: int) -> None:
         """Show what keeps nodes awake, and who waits."""
         counts = Counts(kept)
-        for reason in Keep:
+        for reason in RULES:
             self._kept.labels(reason.value).set(counts[reason])
         self._removable.set(removable)
         self._held.set(held)

@@ -13,7 +13,7 @@ from joulie.adapters.kubernetes.requests import offered_gpus
 from joulie.apps.operator.facts import NodeFacts
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
-from joulie.apps.operator.sleep.keep import Keep, acts_on, keep_released, keep_rule
+from joulie.apps.operator.sleep.keep import CLOSED, Keep, acts_on, keep_released, keep_rule
 from joulie.apps.operator.sleep.volumes import VolumeNodes, holders
 from joulie.domain.control import ControlledNode
 from joulie.domain.hardware import Catalogue
@@ -160,7 +160,7 @@ class Fleet:
         controlled = self._controlled.get(name)
         return SleepNode(
             name=name,
-            family="" if controlled is None else controlled.hardware.family,
+            family="" if controlled is None or keep in CLOSED else controlled.hardware.family,
             state=state,
             mark=mark,
             ready=facts.ready,
