@@ -178,9 +178,7 @@ def test_observe_says_what_would_be_done_and_writes_nothing(tmp_path, how):
         await asleep(stage)
         assert await versions(stage) == before
         would = {"WouldCloseToSleep", "WouldSleep"}
-        assert await events(stage) == set(itertools.product(("n2", "n1"), would)) or await events(stage) == set(
-            itertools.product(("n2", "n3"), would)
-        )
+        assert await events(stage) == set(itertools.product(("n1", "n2"), would)), "the first two of three alike"
         assert sample(stage, "nodes", state="asleep", mode="observe") == 2.0
         assert sample(stage, "nodes", state="asleep", mode="enforce") == 0.0
         assert sample(stage, "commands_total", action="powerOff", mode="observe") == 2.0
@@ -549,8 +547,6 @@ def test_an_api_server_that_is_away_changes_nothing(tmp_path, monkeypatch):
 
 
 def test_a_node_of_an_autoscaler_is_marked_and_left_to_it(tmp_path):
-    async def removable(): ...
-
     async def body(stage):
         await fleet(stage, "n1", "n2", **{"karpenter.sh/nodepool": "default"})
         await add_pod(stage, "job", "n1")
