@@ -23,7 +23,7 @@ from joulie_lab.benchmarks.results import Estimate, of_values, plain
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 SAVING = re.compile(r"\bsav(es?|ed|ings?)\b[^\n]*%|%[^\n]*\bsav(es?|ed|ings?)\b|less (IT )?energy")
-WITHOUT_SAVING = {"machines", "power-estimate", "published", "real-node", "scheduling-rate"}
+WITHOUT_SAVING = {"machines", "power-estimate", "published", "real-node", "scheduling-rate", "sleep"}
 """Pages that compare nothing by its energy."""
 KINDS = {
     "attribution": AttributionResult,
