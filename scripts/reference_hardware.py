@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from joulie.domain.hardware import BUILTIN_CATALOGUE, CpuModel, Evidence, GpuModel
+from joulie.domain.hardware import BUILTIN_CATALOGUE, CpuModel, Evidence, GpuModel, Provenance
+from joulie.domain.hardware.idle_readings import IDLE_READINGS
 
 _GHZ = 1e9
 
@@ -16,10 +17,10 @@ def hardware_page(generated: str) -> Iterator[str]:
     yield "# Built-in hardware"
     yield generated
     yield (
-        f"{len(cpus)} CPUs and {len(gpus)} GPUs. Numbers in brackets are the sources of the power limit, listed at the"
-        " end with their [provenance](../howto/hardware.md#built-in-catalogue). What a device reports about itself goes"
-        " before all of it. Power curves, minimum limits and idle power that no source states are assumed; the"
-        " catalogue's evidence says so."
+        f"{len(cpus)} CPUs and {len(gpus)} GPUs. Numbers in brackets are the sources of the figure before them, listed"
+        " at the end with their [provenance](../howto/hardware.md#built-in-catalogue). What a device reports about"
+        " itself goes before all of it. Power curves, minimum limits and idle power that no source states are assumed;"
+        " the catalogue's evidence says so."
     )
     yield "## CPUs"
     yield "Of one socket. Names are compared as a whole, after normalisation; `P` parts have their own rows."
@@ -28,8 +29,16 @@ def hardware_page(generated: str) -> Iterator[str]:
         (_cpu(model, sources) for model in cpus),
     )
     yield "## GPUs"
-    yield "Of one device, as the driver counts devices."
-    yield _table(("GPU", "default limit, W", "range, W", "source"), (_gpu(model, sources) for model in gpus))
+    read = sum(model.key in IDLE_READINGS for model in gpus)
+    yield (
+        "Of one device, as the driver counts devices. Idle is what users read of a device without work: the median, the"
+        f" range, and where it was read; {read} models have a reading. The power curve of a busy device begins higher."
+        " A model without a reading is simulated with the catalogue's idle power, which is assumed."
+    )
+    yield _table(
+        ("GPU", "default limit, W", "range, W", "source", "idle, W", "read in"),
+        (_gpu(model, sources) for model in gpus),
+    )
     yield "## Sources"
     yield "\n".join(sources.lines())
 
@@ -63,11 +72,19 @@ def _cpu(model: CpuModel, sources: _Sources) -> tuple[str, ...]:
 
 
 def _gpu(model: GpuModel, sources: _Sources) -> tuple[str, ...]:
+    limit_source = sources.number(model.evidence["default_w"])
+    found = IDLE_READINGS.get(model.key)
+    idle = ("no reading", "")
+    if found is not None:
+        low_w, high_w = found.readings_w[0], found.readings_w[-1]
+        spread = f" ({low_w:g} to {high_w:g})" if low_w < high_w else ""
+        idle = (f"{found.median_w:g}{spread}", sources.number(Evidence(Provenance.MEASURED, found.source)))
     return (
         model.key,
         f"{model.default_w:g}",
         f"{model.cap_min_w:g} to {model.cap_max_w:g}",
-        sources.number(model.evidence["default_w"]),
+        limit_source,
+        *idle,
     )
 
 

@@ -10,6 +10,9 @@ from types import ModuleType
 
 import pytest
 
+from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.domain.hardware.idle_readings import IDLE_READINGS
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "generate_reference.py"
 
 
@@ -41,6 +44,19 @@ def generator() -> Iterator[ModuleType]:
 def test_page_is_what_the_code_would_write(generator: ModuleType, name: str) -> None:
     written = (generator.REFERENCE / name).read_text(encoding="utf-8")
     assert written == generator.pages()[name], "run: .venv/bin/python scripts/generate_reference.py"
+
+
+def test_every_gpu_has_what_users_read_of_its_idle_power_or_says_that_nobody_did(generator: ModuleType) -> None:
+    page = generator.pages()["hardware.md"]
+    assert set(IDLE_READINGS) <= {model.key for model in BUILTIN_CATALOGUE.gpus}
+    for model in BUILTIN_CATALOGUE.gpus:
+        (row,) = [line.split(" | ") for line in page.splitlines() if line.startswith(f"| {model.key} | ")]
+        if (found := IDLE_READINGS.get(model.key)) is None:
+            assert row[4] == "no reading"
+        else:
+            assert row[4].split(" (")[0] == f"{found.median_w:g}"
+            number = row[5].strip(" |").strip("[]")
+            assert f"\n{number}. `measured`: {found.source}" in page
 
 
 def test_every_command_and_option_is_there(generator: ModuleType) -> None:
