@@ -6,6 +6,7 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.power_trials import protocol_of
 from joulie.adapters.kubernetes.resources import NODES, PODS, POWER_TRIALS
 from joulie.adapters.kubernetes.times import rfc3339
+from joulie.apps.operator.trials import LOOK_S
 from joulie.domain.mode import Mode
 from joulie.domain.policy import PodPhase
 from joulie.domain.trial.protocol import Arm, arms
@@ -63,6 +64,26 @@ def test_every_block_runs_as_drawn_and_the_labels_go_at_the_end(tmp_path):
         assert found == dict.fromkeys(FLEET, (None, None))
         assert reason(await trial(stage)) == "Completed"
         assert (await trial(stage)).status.block is None
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
+
+
+def test_the_operator_looks_when_a_block_begins(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        trials = stage.loop._trials
+        await create(stage, startTime=rfc3339(stage.now_s + 4.0))
+        await look(stage)
+        assert 3.0 < trials.pause_s() <= 4.0, "until it starts"
+        await look(stage, 4.0)
+        protocol = protocol_of(await trial(stage))
+        assert trials.pause_s() == LOOK_S
+        await look(stage, protocol.start_s + HOUR_S - 3.0 - stage.now_s)
+        assert trials.pause_s() == pytest.approx(3.0)
+        stage.now_s += 3.5
+        assert trials.pause_s() == LOOK_S, "a look that failed is not repeated at once"
+        await look(stage, protocol.end_s - stage.now_s)
+        assert trials.pause_s() == LOOK_S, "it is over"
 
     play(body, tmp_path, mode=Mode.OBSERVE)
 

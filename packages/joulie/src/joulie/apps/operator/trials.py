@@ -50,7 +50,8 @@ from joulie.program.leadership import NotLeadingError
 GUARD_BROKEN = "GuardBroken"
 """Reason of a trial that its guard ended, for good: a new leader has not seen what broke the bound."""
 LOOK_S = 10.0
-"""Interval of looking at the trials, s: how late a block may begin."""
+"""Interval of looking at the trials, s: how late a new trial or a stop is seen."""
+_MIN_PAUSE_S = 0.05
 _BLOCK_MIN = 360
 _WASHOUT_MIN = 60
 _MODE_OF = {Arm.TREATMENT: Mode.ENFORCE, Arm.CONTROL: Mode.OBSERVE}
@@ -91,21 +92,27 @@ class Trials:
         self._now_s = now_s
         self._decision: Decision | None = None
         self._pods: TrialPods | None = None
+        self._boundary_s = math.inf
 
     def decided(self, decision: Decision) -> None:
         """Take the latest decision: nodes are matched by their power in it."""
         self._decision = decision
 
     async def run(self) -> None:
-        """Look at the trials every few seconds, until cancelled."""
+        """Look at the trials every few seconds and when a block begins, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self.pause_s())
             try:
                 await self.look()
             except KubernetesError as error:
                 _log.warning("trials not run", extra={"error": str(error)})
             except Exception:
                 _log.exception("trials not run")
+
+    def pause_s(self) -> float:
+        """Time until the next look, s: a block that begins earlier is not left to the regular look."""
+        until_s = self._boundary_s - self._now_s()
+        return max(until_s, _MIN_PAUSE_S) if 0.0 < until_s < LOOK_S else LOOK_S
 
     async def look(self) -> None:
         """Draw trials that are new, label nodes as the block in force says, and report the course.
@@ -115,6 +122,7 @@ class Trials:
             NotLeadingError: the lease was lost.
         """
         trials = await self._trials()
+        self._boundary_s = math.inf
         arms: Mapping[str, Arm] = {}
         running, block = "", 0
         reasons = []
@@ -158,9 +166,11 @@ class Trials:
         if block is None:
             if now_s >= protocol.end_s:
                 return self._status(trial, stored, False, "Completed", "all blocks are over"), {}
+            self._boundary_s = min(self._boundary_s, protocol.start_s)
             return self._status(trial, stored, False, "Waiting", f"starts at {stored.start_time}"), {}
         if harm := self._harm(trial, protocol):
             return self._status(trial, stored, False, GUARD_BROKEN, harm), {}
+        self._boundary_s = min(self._boundary_s, block.end_s)
         status = self._status(trial, stored, True, "InBlock", f"block {block.index + 1} of {2 * len(protocol.order)}")
         status = msgspec.structs.replace(status, block=block.index + 1, treated=block.treated.value)
         return status, protocol.arms_at(now_s)
