@@ -66,7 +66,8 @@ class Cluster:
                 continue
             nodes += found
             names += members
-        left_out |= {one.node: "its CPU model or cores are not known" for one in records if one not in known}
+        unknown = (one for one in records if one.cpu_model is None or not one.cores)
+        left_out |= {one.node: "its CPU model or cores are not known" for one in unknown}
         return cls(tuple(nodes), tuple(names), left_out)
 
     def fleet(self) -> LiveFleet:
