@@ -322,13 +322,13 @@ class Site:
         self.plane.kubectl("label", "--overwrite", *options, "namespace", NAMESPACE, label)
 
     def run_pod(self, name: str, **spec: Any) -> None:
-        """Create a pod that sleeps, in the namespace default."""
-        annotations = spec.pop("annotations", {})
+        """Create a pod that sleeps, in the namespace default; its `limits` are those of its container's resources."""
+        annotations, limits = spec.pop("annotations", {}), spec.pop("limits", {})
         container = {
             "name": "main",
             "image": images.PAUSE,
             "imagePullPolicy": "Never",
-            "resources": {"requests": {"cpu": "10m", "memory": "8Mi"}},
+            "resources": {"requests": {"cpu": "10m", "memory": "8Mi"}, "limits": limits},
         }
         self.plane.request(
             "POST",

@@ -29,7 +29,7 @@ _SETTINGS = {
     "net/bridge/bridge-nf-call-ip6tables": "1",
 }
 # Where container runtimes and kubelets write whatever their configuration says.
-_HIDDEN = ("/run/netns", "/run/containerd", "/var/log/containers", "/var/lib/cni")
+_HIDDEN = ("/run/netns", "/run/containerd", "/var/log/containers", "/var/lib/cni", "/var/lib/kubelet")
 _OUTSIDE_VARIABLE = "JOULIE_NODE_OUTSIDE"
 # The shell is the first process of the namespace: it adopts, and so must reap, what containers leave.
 _INIT = 'trap "" TERM; "$@" & wait $!'

@@ -120,7 +120,8 @@ class RealNode:
         """Kill every process of a pod's containers (SIGKILL); its sandbox, and so its address, stays."""
         for group in self._container_groups(pod):
             for process in cgroups.processes(group):
-                os.kill(process, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it ended with the container's first process
+                    os.kill(process, signal.SIGKILL)
 
     def is_ready(self) -> bool:
         """Whether the node's condition Ready is true.
