@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulie.adapters.gpu.amdgpu import Amdgpu, AmdgpuMeter
-from joulie.ports import ControlFailedError, NoBackendError, PowerDevice
+from joulie.ports import ControlFailedError, DeviceKind, NoBackendError, PowerDevice
 from joulie_lab.machines.files import MachineFiles
 from joulie_lab.machines.library import MACHINES
 from joulie_lab.machines.machine import Machine
@@ -45,6 +45,17 @@ def test_h12_the_partitions_of_one_gpu_are_one_gpu(tmp_path: Path, files: Amdgpu
         link(tmp_path / f"class/drm/card{number}", device / f"drm/card{number}")
     link(tmp_path / "class/hwmon/hwmon9", hwmon)
     assert [device.id for device in Amdgpu(tmp_path, files).devices()] == [FIRST]
+
+
+@pytest.mark.parametrize(("mode", "divided"), [("SPX", False), ("CPX", True), ("", None)])
+def test_a_divided_gpu_says_so_and_where_it_is(
+    tmp_path: Path, files: AmdgpuFiles, mode: str, divided: bool | None
+) -> None:
+    hwmon = add_amdgpu(tmp_path, 0)
+    if mode:
+        write_files(hwmon.parents[1], {"current_compute_partition": mode})
+    (device,) = Amdgpu(tmp_path, files).devices()
+    assert (device.mig, device.address) == (divided, "0000:41:00.0")
 
 
 def test_h12_the_second_die_of_a_board_is_no_gpu_of_its_own(tmp_path: Path, files: AmdgpuFiles) -> None:
@@ -98,9 +109,8 @@ def test_a_reset_gives_every_hwmon_another_number_and_every_gpu_keeps_its_id(
     (tmp_path / "class/hwmon" / hwmon.name).unlink()
     renamed = hwmon.rename(hwmon.with_name("hwmon9"))
     link(tmp_path / "class/hwmon/hwmon9", renamed)
-    assert limiter.devices() == [
-        PowerDevice(FIRST, limiter.devices()[0].kind, "AMD Instinct MI300X OAM", 400.0, 200.0, 800.0, 700.0)
-    ]
+    expected = (FIRST, DeviceKind.GPU, "AMD Instinct MI300X OAM", 400.0, 200.0, 800.0, 700.0)
+    assert limiter.devices() == [PowerDevice(*expected, address="0000:41:00.0")]
 
 
 def test_a_write_while_the_gpu_is_reset_may_be_tried_again(tmp_path: Path, files: AmdgpuFiles) -> None:

@@ -68,6 +68,12 @@ def test_ids_are_uuids_indices_or_replicas() -> None:
     assert holdings(replicas[:1], GPUS, indexed=True)[FIRST].shared
 
 
+def test_ids_of_amds_device_plugin_are_pci_addresses() -> None:
+    amd = [NodeGpu("GPU-90f5f8a3c2b1d4e6", False, "0000:41:00.0"), NodeGpu("GPU-1b2c", True, "0000:42:00.0")]
+    held = holdings([Allocation(TRAIN, ("0000:41:00.0",)), Allocation(OTHER, ("amdgpu_xcp_9",))], amd, indexed=True)
+    assert held == {amd[0].id: Holding((TRAIN,)), amd[1].id: Holding(shared=True)}
+
+
 def test_what_names_no_gpu_may_be_a_part_of_any() -> None:
     claimed = [Allocation(TRAIN, (FIRST,)), Allocation(OTHER, ("MIG-1b2c",))]
     assert holdings(claimed, GPUS, indexed=True) == {FIRST: Holding((TRAIN,)), SECOND: Holding(shared=True)}

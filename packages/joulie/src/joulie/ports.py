@@ -91,9 +91,10 @@ class PowerDevice:
         min_w: smallest limit that the device accepts, W; None where it reports none.
         max_w: largest limit that the device accepts, W; None where it reports none (sysfs may report 0).
         default_w: limit at 100 %, W: a GPU's default limit, a CPU's maximum; None where it reports none.
-        mig: whether a GPU is divided into MIG instances; its power and limit are those of the whole GPU. None where
-            that does not apply.
+        mig: whether a GPU is divided, into MIG instances or into partitions of an AMD GPU; its power and limit are
+            those of the whole GPU. None where that does not apply.
         limitable: whether it has a limit that can be written; False where it has none, or the firmware locks it.
+        address: PCI address, by which AMD's device plugin names GPUs: ``0000:0c:00.0``; None where unknown.
     """
 
     id: str
@@ -105,6 +106,7 @@ class PowerDevice:
     default_w: float | None = None
     mig: bool | None = None
     limitable: bool = True
+    address: str | None = None
 
 
 class DriverClient(Protocol):

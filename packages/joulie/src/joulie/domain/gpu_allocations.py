@@ -17,7 +17,7 @@ class Allocation(NamedTuple):
 
     pod: PodKey
     devices: tuple[str, ...]
-    """IDs as the device plugin made them up: UUIDs, indices, or either with the number of a replica."""
+    """IDs as the device plugin made them up: UUIDs, PCI addresses, indices, or any with the number of a replica."""
 
 
 class NodeGpu(NamedTuple):
@@ -25,7 +25,9 @@ class NodeGpu(NamedTuple):
 
     id: str
     partitioned: bool
-    """Whether it is divided into MIG instances."""
+    """Whether it is divided, so that pods hold parts of it."""
+    address: str | None = None
+    """Its PCI address; None where unknown."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ def holdings(allocations: Iterable[Allocation], gpus: Sequence[NodeGpu], *, inde
         indexed: whether the position of a GPU in `gpus` is its index; not so where one does not respond.
     """
     known = {gpu.id.lower(): gpu.id for gpu in gpus}
+    known |= {gpu.address.lower(): gpu.id for gpu in gpus if gpu.address}
     if indexed:
         known |= {str(index): gpu.id for index, gpu in enumerate(gpus)}
     pods: dict[str, set[PodKey]] = {gpu.id: set() for gpu in gpus}

@@ -27,6 +27,8 @@ _DRIVER = "amdgpu"
 _READ_BACK_TOLERANCE_W = 1.0
 _UNIQUE_ID = re.compile(r"(0x)?[0-9a-f]{1,16}")
 _UNREADABLE = "?"
+_WHOLE = "SPX"
+"""Compute partition mode of a GPU that is not divided."""
 _POWER_FILES = ("power1_average", "power1_input")  # MI300 and later have the second one only
 
 # Boards that may state no product_name, by PCI device id.
@@ -47,10 +49,11 @@ _MODELS = {
 
 @dataclass(frozen=True)
 class _Gpu:
-    """A GPU: its id, its model if known, its hwmon folder, and whether id and model could be read."""
+    """A GPU: its id, its model if known, its folders, and whether id and model could be read."""
 
     id: str
     model: str | None
+    device: Path
     hwmon: Path
     identified: bool
 
@@ -118,7 +121,15 @@ class _Driver:
             limit_w = min_w = max_w = default_w = None
         if limit_w is not None and limit_w > (max_w or PLAUSIBLE_POWER_W) + _READ_BACK_TOLERANCE_W:
             limit_w = None
-        return PowerDevice(gpu.id, DeviceKind.GPU, gpu.model, limit_w, min_w, max_w, default_w)
+        divided, address = self._is_divided(gpu), gpu.device.name
+        return PowerDevice(
+            gpu.id, DeviceKind.GPU, gpu.model, limit_w, min_w, max_w, default_w, mig=divided, address=address
+        )
+
+    def _is_divided(self, gpu: _Gpu) -> bool | None:
+        """Whether pods may hold partitions of it; None where it has none. What cannot be read counts as divided."""
+        mode = self._stated(gpu.device / "current_compute_partition")
+        return None if mode == "" else mode is None or mode.upper() != _WHOLE
 
     def _stated_w(self, gpu: _Gpu, file: str) -> float | None:
         """An end of the range, W; None where the driver states none."""
@@ -132,7 +143,7 @@ class _Driver:
         if read_text(self.files, hwmon / "name") != _DRIVER:
             # Only this driver gives a device a unique id. Left out, a cap on the other GPUs would pass for one on all.
             lost = self.files.exists(device / "unique_id")
-            return _Gpu(device.name, None, hwmon, identified=False) if lost else None
+            return _Gpu(device.name, None, device, hwmon, identified=False) if lost else None
         capped = read_text(self.files, hwmon / "power1_cap")
         model, unique = self._model(device), self._stated(device / "unique_id")
         if capped == "0" or (not model and not self.files.exists(hwmon / "power1_cap")):
@@ -140,7 +151,7 @@ class _Driver:
         unique = unique.lower() if unique is not None else _UNREADABLE
         known = not unique or _UNIQUE_ID.fullmatch(unique) is not None
         gpu_id = f"GPU-{unique}" if known and unique.strip("0") else device.name
-        return _Gpu(gpu_id, model or None, hwmon, identified=known and model is not None)
+        return _Gpu(gpu_id, model or None, device, hwmon, identified=known and model is not None)
 
     def _model(self, device: Path) -> str | None:
         """Model of a GPU, empty if nothing states it; None if it cannot be read: its caps may depend on it."""

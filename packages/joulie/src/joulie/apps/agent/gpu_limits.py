@@ -55,7 +55,8 @@ class GpuHolders:
         """
         if self._read is None:
             return {}
-        return holdings(self._read, [NodeGpu(gpu.id, bool(gpu.mig)) for gpu in gpus], indexed=complete)
+        found = [NodeGpu(gpu.id, bool(gpu.mig), gpu.address) for gpu in gpus]
+        return holdings(self._read, found, indexed=complete)
 
 
 class LimitLease:
