@@ -322,6 +322,18 @@ async def check_a_hand_edit_takes_ownership(subject: Subject) -> None:
     assert ("hand", "Update", "") not in owners(healed)
 
 
+async def check_apply_by_uid_makes_no_object(subject: Subject) -> None:
+    name = subject.name("n")
+    made = await subject.apply(NODE_TWINS, name, "m", {"spec": twin_spec("eco")})
+    body = {"metadata": {"uid": made["metadata"]["uid"]}, "spec": twin_spec("performance")}
+    assert (await subject.apply(NODE_TWINS, name, "m", body))["spec"]["profile"] == "performance"
+    await subject.client.delete(NODE_TWINS, name)
+    with pytest.raises(ConflictError, match="no existing object was found"):
+        await subject.apply(NODE_TWINS, name, "m", body)
+    with pytest.raises(NotFoundError):
+        await subject.client.get(NODE_TWINS, name)
+
+
 async def check_apply_needs_a_manager_and_status_an_object(subject: Subject) -> None:
     body = {"apiVersion": "joulie.io/v1alpha1", "kind": "NodeTwin", "metadata": {"name": subject.name("n")}}
     with pytest.raises(ApiError, match="fieldManager"):

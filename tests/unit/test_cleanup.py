@@ -382,6 +382,22 @@ def test_nodes_that_sleep_are_opened_and_taints_of_others_stay(tmp_path: Path) -
     play(tmp_path, scenario)
 
 
+def test_ranges_of_gpu_limits_go_with_the_operator_that_published_them(tmp_path: Path) -> None:
+    ranges = dict.fromkeys(names.GPU_LIMIT_RANGE_LABELS, "200000")
+
+    async def scenario(stage: Stage) -> None:
+        await stage.add_node("published")
+        body = {"metadata": {"labels": ranges}}
+        await stage.client.apply(NODES, "published", body, field_manager=names.GPU_RANGE_FIELD_MANAGER)
+        await stage.add_node("of-feature-discovery", labels=ranges)
+        outcome = await stage.clean(timeout_s=15.0)
+        assert (outcome.problems, outcome.labels_removed) == ([], 1)
+        assert not ranges.keys() & (await stage.labels("published")).keys()
+        assert ranges.items() <= (await stage.labels("of-feature-discovery")).items()
+
+    play(tmp_path, scenario)
+
+
 def test_blocked_is_no_restore(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         await stage.add_node("a")

@@ -203,6 +203,9 @@ class Api:
         live, managers = (old.obj, old.managers) if old else ({}, ())
         merged, managers = ownership.apply(live, wanted, managers, manager, kind.shape, force=force)
         if old is None:
+            if uid := (config.get("metadata") or {}).get("uid"):
+                why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                raise errors.conflict(kind, name, why)
             merged = {**merged, "metadata": {**merged.get("metadata", {}), "name": name}}
             new = strategy.prepare_create(kind, merged)
             return self._create(kind, ObjectKey(namespace, name), new, managers, writer), True

@@ -19,7 +19,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.autoscalers import restore_all
 from joulie.adapters.kubernetes.client import KubeClient, PatchKind
 from joulie.adapters.kubernetes.control_reports import not_restored_reason
-from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
+from joulie.adapters.kubernetes.errors import ConflictError, KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.gating import set_gating
 from joulie.adapters.kubernetes.kueue import release_workloads
 from joulie.adapters.kubernetes.multikueue import nominate_all
@@ -155,6 +155,7 @@ class Cleanup:
             await self._write_all([self._opener(node) for node in nodes if _is_marked(node)])
             await self._write_all(
                 [self._unlabeller(node, *found) for node in nodes if (found := self._labels_of(node))]
+                + [self._range_unlabeller(node) for node in nodes if _has_range_labels(node)]
             )
             await self._release_grid()
             await self._await_schedulers(timeout_s)
@@ -340,6 +341,17 @@ class Cleanup:
 
         return open_to_pods
 
+    def _range_unlabeller(self, node: Node) -> Job:
+        """Gives up the labels of GPUs' ranges: those that somebody else has set stay."""
+
+        async def unlabel() -> None:
+            body = {"metadata": {"uid": node.metadata.uid}}
+            manager = names.GPU_RANGE_FIELD_MANAGER
+            with suppress(ConflictError):  # the node is gone
+                await self._client.apply(NODES, node.metadata.name, body, field_manager=manager, force=False)
+
+        return unlabel
+
     def _resumer(self, job: BatchJob) -> Job:
         notes = dict.fromkeys((GRID_SUSPENDED_SINCE, GRID_WORK_DONE, BUDGET_WAITING_SINCE))
         body = {"metadata": {"uid": job.metadata.uid, "annotations": notes}, "spec": {"suspend": False}}
@@ -377,3 +389,7 @@ class Cleanup:
         for failure in await write_all(writes):
             if not isinstance(failure.error, NotFoundError):
                 self._outcome.problems.append(str(failure.error))
+
+
+def _has_range_labels(node: Node) -> bool:
+    return any(label in node.metadata.labels for label in names.GPU_LIMIT_RANGE_LABELS)

@@ -21,6 +21,7 @@ from joulie.apps.operator.budgets.controller import PowerBudgets
 from joulie.apps.operator.classifier.controller import Classifier
 from joulie.apps.operator.fallback import CoolingWithFallback, PolicyWithFallback
 from joulie.apps.operator.limits.controller import GpuLimits
+from joulie.apps.operator.limits.range_labels import RangeLabels
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.overrides import OverrideConditions
@@ -95,6 +96,7 @@ class ControlLoop:
         self._telemetry = TelemetryProfiles(client, view, may_write=may_write, now_s=now_s)
         self._power = ClusterPower(settings, catalogue, clients, view, self._telemetry, metrics.power, now_s=now_s)
         self._overrides = OverrideConditions(client, view, settings, may_write=may_write, now_s=now_s)
+        self._range_labels = RangeLabels(client, view, settings, may_write=may_write)
         self._classifier = Classifier(
             client, view, settings, clients.prometheus, metrics.classifier, may_write=may_write, now_s=now_s
         )
@@ -207,6 +209,7 @@ class ControlLoop:
                 self._metrics.decide_seconds.observe(loop.time() - began_s)
                 problems = await self._apply(decision)
             problems += await self._overrides.publish()
+            problems += await self._range_labels.publish()
             self._report(decision, problems)
             await self._telemetry.publish(self._power.failed_by_profile)
             self._metrics.reconciles.labels("error" if problems else "success").inc()

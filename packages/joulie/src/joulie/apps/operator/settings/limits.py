@@ -75,3 +75,9 @@ class GpuLimitSettings:
     gpu_limits_interval_s: float = duration(
         "GPU_LIMITS_INTERVAL", "15s", "Time between two looks at the jobs.", minimum=0.05
     )
+    gpu_range_labels: bool = boolean(
+        "GPU_RANGE_LABELS",
+        False,
+        "Publish the range of the power limits of a node's NVIDIA GPUs as the labels nvidia.com/gpu.power.limit.min "
+        "and .max (mW), on enforced nodes where nobody else sets them.",
+    )
