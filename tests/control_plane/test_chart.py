@@ -542,6 +542,7 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "nodehardwares/status.joulie.io": ("patch",),
         "nodetwins/status.joulie.io": ("patch",),
         "telemetryprofiles/status.joulie.io": ("patch",),
+        "resourceslices.resource.k8s.io": ("list",),
     },
     "extender": {
         "nodes": LIST_WATCH,
@@ -629,7 +630,9 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "subjectaccessreviews.authorization.k8s.io": ("create",),
     },
 }
-RIGHTS["agent-pool"] = RIGHTS["agent"]
+RIGHTS["agent-pool"] = {
+    resource: verbs for resource, verbs in RIGHTS["agent"].items() if not resource.startswith("resourceslices.")
+}
 
 
 @pytest.mark.parametrize("component", PROGRAMS)

@@ -24,9 +24,12 @@ from joulie.adapters.kubernetes.resources import (
     NODE_TWINS,
     NODES,
     PODS,
+    RESOURCE_SLICES,
     SERVICE_ACCOUNTS,
     Resource,
 )
+from joulie.adapters.kubernetes.slices import claimable_gpus
+from joulie.domain.gpu_allocations import claimed_device
 from support.subject import Json, Subject
 
 
@@ -320,6 +323,16 @@ async def check_a_hand_edit_takes_ownership(subject: Subject) -> None:
     healed = await subject.apply(NODE_TWINS, name, "operator", {"spec": twin_spec("eco")}, force=True)
     assert healed["spec"]["profile"] == "eco"
     assert ("hand", "Update", "") not in owners(healed)
+
+
+async def check_devices_of_claims_are_selected_by_node(subject: Subject) -> None:
+    device = {"name": "gpu-0", "attributes": {"uuid": {"string": "GPU-1"}, "numaNode": {"int": 0}}}
+    for node in ("one", "two"):
+        pool = {"name": subject.name(node), "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": "gpu.nvidia.com", "nodeName": subject.name(node), "pool": pool, "devices": [device]}
+        await subject.client.create(RESOURCE_SLICES, {"metadata": {"name": subject.name(node)}, "spec": spec})
+    names = await claimable_gpus(subject.client, subject.name("two"))
+    assert names == {claimed_device("gpu.nvidia.com", subject.name("two"), "gpu-0"): "GPU-1"}
 
 
 async def check_apply_by_uid_makes_no_object(subject: Subject) -> None:

@@ -27,7 +27,7 @@ def test_bytes_of_the_kubelet_are_read() -> None:
     )
     assert allocations(message) == [
         Allocation(TRAIN, (FIRST, SECOND)),
-        Allocation(OTHER, ("0000:0c:00.0", "gpu-0")),
+        Allocation(OTHER, ("0000:0c:00.0", "gpu.nvidia.com/node/gpu-0")),
     ]
 
 

@@ -17,7 +17,8 @@ class Allocation(NamedTuple):
 
     pod: PodKey
     devices: tuple[str, ...]
-    """IDs as the device plugin made them up: UUIDs, PCI addresses, indices, or any with the number of a replica."""
+    """IDs as the device plugin made them up: UUIDs, PCI addresses, indices, or any with the number of a replica; for
+    devices of claims see `claimed_device`."""
 
 
 class NodeGpu(NamedTuple):
@@ -28,6 +29,16 @@ class NodeGpu(NamedTuple):
     """Whether it is divided, so that pods hold parts of it."""
     address: str | None = None
     """Its PCI address; None where unknown."""
+
+
+def claimed_device(driver: str, pool: str, device: str) -> str:
+    """ID of a device of a claim (dynamic resource allocation) in an `Allocation`."""
+    return f"{driver}/{pool}/{device}"
+
+
+def is_claimed(device: str) -> bool:
+    """Whether an ID in an `Allocation` is that of a claim's device, which names no GPU."""
+    return "/" in device
 
 
 @dataclass(frozen=True)

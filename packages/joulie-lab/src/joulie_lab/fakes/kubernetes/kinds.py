@@ -160,6 +160,10 @@ BUILT_IN: tuple[Kind, ...] = (
         replace_without_version=False,
     ),
     Kind("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", status=True),
+    Kind(
+        "resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False,
+        selectable=_paths("spec.nodeName", "spec.driver"),
+    ),
 )  # fmt: skip
 
 

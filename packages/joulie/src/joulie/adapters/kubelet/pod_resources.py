@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 
 from joulie.adapters.kubelet.protobuf import ProtobufError, chunks
-from joulie.domain.gpu_allocations import Allocation
+from joulie.domain.gpu_allocations import Allocation, claimed_device
 from joulie.ports import SourceError
 
 _LIST = "http://localhost/v1.PodResourcesLister/List"
@@ -106,9 +106,13 @@ def _devices(message: bytes) -> Iterator[str]:
 
 
 def _claimed(message: bytes) -> Iterator[str]:
-    """Devices of a DRA claim. Their names are the driver's own, ``gpu-0``, which names no GPU for certain."""
+    """Devices of a DRA claim, whose names, ``gpu-0``, only their driver's ResourceSlices explain."""
     for number, resource in chunks(message):
         if number == 4:
-            fields = {number: content.decode() for number, content in chunks(resource) if number in {2, 4}}
-            if fields.get(2, "") in _DRA_GPU_DRIVERS:
-                yield fields.get(4, "")
+            driver, pool, device = (_text(resource, field) for field in (2, 3, 4))
+            if driver in _DRA_GPU_DRIVERS:
+                yield claimed_device(driver, pool, device)
+
+
+def _text(message: bytes, field: int) -> str:
+    return next((content.decode() for number, content in chunks(message) if number == field), "")

@@ -27,8 +27,10 @@ from joulie.adapters.gpu.rocm_smi import RocmSmi
 from joulie.adapters.hardware_yaml import catalogue_of
 from joulie.adapters.kubelet.pod_resources import PodResources
 from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.slices import claimable_gpus
 from joulie.adapters.saved_limits import SavedLimits
 from joulie.apps.agent.agent import CONCURRENCY, Agent, Scope
+from joulie.apps.agent.claims import NamedClaims
 from joulie.apps.agent.gpu_limits import GpuHolders
 from joulie.apps.agent.gpus import GpuBackends
 from joulie.apps.agent.handover import successor
@@ -97,6 +99,7 @@ async def serve(
         on_port: called with the port of metrics and probes.
     """
     host = build_host(settings, catalogue) if settings.mode == "daemonset" else None
+    kubelet = PodResources(settings.pod_resources_socket)
     scope = (
         Scope(settings.node_name)
         if settings.mode == "daemonset"
@@ -122,7 +125,7 @@ async def serve(
                 catalogue,
                 time.time,
                 settings.default_mode,
-                GpuHolders(PodResources(settings.pod_resources_socket).gpus),
+                GpuHolders(NamedClaims(kubelet.gpus, partial(claimable_gpus, client, name), time.monotonic).gpus),
                 settings.gpu_limit_lease_s,
             )
 

@@ -301,6 +301,40 @@ class ResourceClaim(KubernetesObject, frozen=True):
     status: ResourceClaimStatus = ResourceClaimStatus()
 
 
+class DeviceAttribute(ApiStruct, frozen=True):
+    """What a driver says about a device; only texts are read."""
+
+    string: str | None = None
+
+
+class SliceDevice(ApiStruct, frozen=True):
+    """A device that a driver offers."""
+
+    name: str
+    attributes: dict[str, DeviceAttribute] = msgspec.field(default_factory=dict)
+
+
+class DevicePool(ApiStruct, frozen=True):
+    """The pool of a slice; slices of older generations than the newest are obsolete."""
+
+    name: str
+    generation: int = 0
+
+
+class ResourceSliceSpec(ApiStruct, frozen=True):
+    """Devices of one driver in one pool."""
+
+    driver: str
+    pool: DevicePool
+    devices: tuple[SliceDevice, ...] = ()
+
+
+class ResourceSlice(KubernetesObject, frozen=True, kw_only=True):
+    """Devices that a driver offers for claims (dynamic resource allocation)."""
+
+    spec: ResourceSliceSpec
+
+
 # ---- volumes
 
 
