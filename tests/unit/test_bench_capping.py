@@ -13,9 +13,11 @@ from joulie.apps.cli.main import main
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.capping.choice import Goal
 from joulie.domain.capping.measurements import Measurement, SweptJob
+from joulie.domain.capping.trip import EARLIEST
 from joulie.domain.policy import Profile
 from joulie.program.settings import settings_options
 from joulie_lab.benchmarks import breaker, capping
+from joulie_lab.benchmarks.breaker_schemes import Open
 
 ROOT = Path(__file__).parents[2]
 SWEPT = SweptJob(
@@ -86,6 +88,47 @@ def test_all_schemes_see_the_same_load_and_a_trip_takes_all_power():
 def test_the_same_seed_gives_the_same_run():
     one, two = (breaker.play(breaker.CASES["inference, blind"], "Thunderbolt", 5, 600) for _ in range(2))
     assert np.array_equal(one.power_w, two.power_w)
+
+
+@pytest.mark.parametrize("load", [1.1, 1.3, 2.0])
+def test_a_breaker_trips_in_its_share_of_the_time_that_is_told(load):
+    case = breaker.UNTOLD["storm, trips after 70 % of the time"]
+    own = case.trip_of(EARLIEST)
+    assert own.time_to_trip_s(0.8, load) == pytest.approx(0.7 * float(EARLIEST.time_to_trip_s(0.8, load)))
+    assert breaker.UNTOLD["storm, holds 100 % of the rating"].trip_of(EARLIEST).hold == pytest.approx(1.0)
+
+
+def test_the_plant_has_the_breakers_own_curve_and_controllers_are_told_the_other(monkeypatch):
+    told = []
+
+    def scheme(servers, settings, rng):
+        told.append(settings.trip)
+        return Open(servers, settings, rng)
+
+    monkeypatch.setitem(breaker.SCHEMES, "no limits", scheme)
+    cases = (breaker.CASES["storm"], breaker.UNTOLD["storm, trips after 50 % of the time"])
+    usual, sooner = (breaker.play(case, "no limits", 101, 1500) for case in cases)
+    assert told == [EARLIEST, EARLIEST]
+    assert np.array_equal(usual.demand, sooner.demand)
+    assert sooner.trips[0] < usual.trips[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "age_s", "kept"), [("readings 3 s later", 6, 1.0), ("half of the readings lost", 3, 0.5)]
+)
+def test_readings_come_late_or_are_lost_as_the_case_says(monkeypatch, name, age_s, kept):
+    seen = []
+
+    class Watched(Open):
+        def limits_w(self, now_s, reading):
+            seen.append((now_s, None if reading is None else reading.time_s))
+            return super().limits_w(now_s, reading)
+
+    monkeypatch.setitem(breaker.SCHEMES, "no limits", Watched)
+    breaker.play(breaker.UNTOLD[f"inference, {name}"], "no limits", 5, 2000)
+    fresh = [now_s - time_s for now_s, time_s in seen if time_s is not None and now_s - time_s == age_s]
+    assert len(fresh) / len(seen) == pytest.approx(kept, abs=0.05)
+    assert min(now_s - time_s for now_s, time_s in seen if time_s is not None) == age_s
 
 
 @pytest.mark.slow

@@ -8,18 +8,18 @@ servers without power for ten minutes. The demand is synthetic (`breaker_load`) 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from joulie.domain.capping.feed import FeedReading, FeedServers, FeedSettings
-from joulie.domain.capping.trip import EARLIEST
+from joulie.domain.capping.trip import EARLIEST, TripCurve
 from joulie.domain.power.gpu import MEASURED_RESPONSE
 from joulie.domain.units import JOULES_PER_KWH, BoolArray, FloatArray
 from joulie_lab.benchmarks.breaker_load import LOADS, Load
 from joulie_lab.benchmarks.breaker_schemes import SCHEMES
-from joulie_lab.benchmarks.results import Figures, Spread, spread
+from joulie_lab.benchmarks.results import Estimate, Figures, Spread, estimate, spread
 
 FULL_W, FLOOR_W, IDLE_W, OTHER_W = 10_200.0, 4_600.0, 2_200.0, 2_000.0
 """A server of eight H100: the most it draws (its data sheet); with GPUs and CPUs at their lowest limits, idle, and
@@ -40,15 +40,27 @@ SLOWED = 0.999
 
 @dataclass(frozen=True)
 class Case:
-    """A load, with or without a loss of telemetry.
+    """A load, and in what the breaker and the readings differ from what controllers are told.
 
     Attributes:
         load: name of the demand of the servers.
         blind: whether telemetry is lost during peak demand.
+        trip_time: time to trip at any load, over that by the curve that controllers are told.
+        hold: largest load that the breaker carries for ever, over that by the curve that controllers are told.
+        later_s: by how much later readings come than controllers are told, s.
+        lost: share of the readings that are lost, each by chance.
     """
 
     load: Load
     blind: bool = False
+    trip_time: float = 1.0
+    hold: float = 1.0
+    later_s: int = 0
+    lost: float = 0.0
+
+    def trip_of(self, told: TripCurve) -> TripCurve:
+        """The breaker's own curve: the time to trip is proportional to the time constant of the thermal element."""
+        return replace(told, hold=told.hold * self.hold, time_constant_s=told.time_constant_s * self.trip_time)
 
 
 CASES: Mapping[str, Case] = {
@@ -56,6 +68,24 @@ CASES: Mapping[str, Case] = {
     "inference, blind": Case(LOADS["inference"], blind=True),
     "storm, blind": Case(LOADS["storm"], blind=True),
 }
+
+_DEPARTURES: Mapping[str, Mapping[str, Any]] = {
+    "trips after 90 % of the time": {"trip_time": 0.9},
+    "trips after 70 % of the time": {"trip_time": 0.7},
+    "trips after 50 % of the time": {"trip_time": 0.5},
+    "holds 102 % of the rating": {"hold": 1.02 / EARLIEST.hold},
+    "holds 100 % of the rating": {"hold": 1.0 / EARLIEST.hold},
+    "readings 3 s later": {"later_s": 3},
+    "readings 10 s later": {"later_s": 10},
+    "half of the readings lost": {"lost": 0.5},
+    "nine of ten readings lost": {"lost": 0.9},
+}
+UNTOLD: Mapping[str, Case] = {
+    f"{load}, {name}": Case(LOADS[load], **departure)
+    for name, departure in _DEPARTURES.items()
+    for load in ("inference", "storm")
+}
+"""Cases in which what controllers are told is wrong, beyond the lost telemetry of `CASES`."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +97,7 @@ class Plan:
         hours: length of each run, h.
         warm_up_s: excluded time at the start, s.
         cases: names of cases.
+        untold: names of cases in which controllers are told what is wrong.
         schemes: names of schemes.
     """
 
@@ -74,11 +105,18 @@ class Plan:
     hours: float = 1.0
     warm_up_s: int = 300
     cases: tuple[str, ...] = tuple(CASES)
+    untold: tuple[str, ...] = tuple(UNTOLD)
     schemes: tuple[str, ...] = tuple(SCHEMES)
 
 
 FULL = Plan()
-SMALL = Plan(seeds=(101,), hours=0.5, cases=("inference", "storm, blind"), schemes=("no limits", "POLCA", "Joulie"))
+SMALL = Plan(
+    seeds=(101,),
+    hours=0.5,
+    cases=("inference", "storm, blind"),
+    untold=("storm, trips after 90 % of the time",),
+    schemes=("no limits", "static share", "POLCA", "Joulie"),
+)
 TUNING_SEEDS = (1, 2)
 """Loads that Joulie's settings were chosen on; the published ones have those of their papers."""
 
@@ -146,7 +184,7 @@ def play(case: Case, scheme: str, seed: int, n_steps: int, on: Feed | None = Non
     on = on or feed()
     servers, settings = on.servers, on.settings
     n = servers.critical.size
-    of_agents, of_scheme = (np.random.default_rng([seed, stream]) for stream in (1, 2))
+    of_agents, of_scheme, of_readings = (np.random.default_rng([seed, stream]) for stream in (1, 2, 3))
     demand, lost = demanded(case, seed, n_steps, on, of_agents)
     natural_w = on.natural_w(demand)
     turns = of_agents.integers(0, AGENT_EVERY_S, n)
@@ -155,12 +193,14 @@ def play(case: Case, scheme: str, seed: int, n_steps: int, on: Feed | None = Non
     load, heat = np.zeros(n_steps), np.zeros(n_steps)
     limit_w, asked_w = servers.full_w.copy(), servers.full_w
     reading, warm, dark_until, trips = None, settings.target**2, 0, []
+    trip = case.trip_of(settings.trip)
+    arrives = of_readings.random(n_steps) >= case.lost
     # What `TripCurve` does with one load after the other, without its checks of every value.
-    left = float(settings.trip.heated(1.0, 0.0, 1.0))
+    left = float(trip.heated(1.0, 0.0, 1.0))
     for step in range(n_steps):
         if step % READ_EVERY_S == 0:
-            taken = step - READ_LATE_S
-            if taken >= 0 and taken not in lost:
+            taken = step - READ_LATE_S - case.later_s
+            if taken >= 0 and taken not in lost and arrives[taken]:
                 reading = FeedReading(float(taken), power_w[taken])
             asked_w = controller.limits_w(float(step), reading)
         limit_w = np.where(turns == step % AGENT_EVERY_S, asked_w, limit_w)
@@ -169,7 +209,7 @@ def play(case: Case, scheme: str, seed: int, n_steps: int, on: Feed | None = Non
         load[step] = power_w[step].sum() / settings.rating_w
         warm = load[step] ** 2 + (warm - load[step] ** 2) * left
         heat[step] = warm
-        if warm >= settings.trip.trip_heat or load[step] >= settings.trip.instantaneous:
+        if warm >= trip.trip_heat or load[step] >= trip.instantaneous:
             trips.append(step)
             dark_until, warm = step + 1 + REPAIR_S, 0.0
     return Run(demand, power_w, load, heat, tuple(trips))
@@ -226,7 +266,20 @@ class Example(Figures, frozen=True):
 
 
 class FeedResult(Figures, frozen=True):
-    """The result, by load and scheme."""
+    """The result, by load and scheme.
+
+    Attributes:
+        servers: on the feed.
+        fed: number that the breaker can feed at full power.
+        rating_kw: of the breaker, kW.
+        reaction_s: that controllers are told, s.
+        seeds: of the runs.
+        hours: length of a run, h.
+        cases: what happened where controllers are told the truth, or lose telemetry.
+        untold: where they are told what is wrong.
+        beyond_static_pct: by case, the work of Joulie's servers over that of the static share's, paired by seed, %.
+        example: loads in one storm.
+    """
 
     servers: int
     fed: int
@@ -235,6 +288,8 @@ class FeedResult(Figures, frozen=True):
     seeds: Sequence[int]
     hours: float
     cases: Mapping[str, Mapping[str, SchemeFigures]]
+    untold: Mapping[str, Mapping[str, SchemeFigures]]
+    beyond_static_pct: Mapping[str, Estimate]
     example: Example
 
 
@@ -298,16 +353,18 @@ def measure(plan: Plan, on_stage: Callable[[str], None]) -> FeedResult:
     """
     servers, settings = fleet()
     n_steps = round(3600 * plan.hours)
-    found: dict[str, dict[str, SchemeFigures]] = {}
-    for name in plan.cases:
-        case = CASES[name]
+
+    def outcomes(name: str) -> dict[str, list[dict[str, float]]]:
         on_stage(f"breaker: {name}")
-        found[_key(name)] = {
-            _key(scheme): _over_seeds(
-                [outcome(play(case, scheme, seed, n_steps), servers.critical, plan.warm_up_s) for seed in plan.seeds]
-            )
+        case = {**CASES, **UNTOLD}[name]
+        return {
+            scheme: [
+                outcome(play(case, scheme, seed, n_steps), servers.critical, plan.warm_up_s) for seed in plan.seeds
+            ]
             for scheme in plan.schemes
         }
+
+    told, untold = ({name: outcomes(name) for name in names} for names in (plan.cases, plan.untold))
     return FeedResult(
         servers=int(servers.critical.size),
         fed=FED,
@@ -315,9 +372,26 @@ def measure(plan: Plan, on_stage: Callable[[str], None]) -> FeedResult:
         reaction_s=REACTION_S,
         seeds=list(plan.seeds),
         hours=plan.hours,
-        cases=found,
+        cases=_figures(told),
+        untold=_figures(untold),
+        beyond_static_pct={
+            _key(name): _more_pct(schemes["Joulie"], schemes["static share"]) for name, schemes in told.items()
+        },
         example=_example(plan.seeds[0], n_steps),
     )
+
+
+def _figures(found: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]) -> dict[str, dict[str, SchemeFigures]]:
+    return {
+        _key(name): {_key(scheme): _over_seeds(runs) for scheme, runs in schemes.items()}
+        for name, schemes in found.items()
+    }
+
+
+def _more_pct(ours: Sequence[Mapping[str, float]], theirs: Sequence[Mapping[str, float]]) -> Estimate:
+    """By how much more work is done, seed by seed, %."""
+    done, other = (np.array([1.0 + run["more_work_pct"] / 100.0 for run in runs]) for runs in (ours, theirs))
+    return estimate(100.0 * (done / other - 1.0))
 
 
 def _example(seed: int, n_steps: int) -> Example:

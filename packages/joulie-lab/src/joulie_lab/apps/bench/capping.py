@@ -17,7 +17,6 @@ from joulie_lab.apps.bench.report import Page, Report, Table
 from joulie_lab.apps.bench.run import PATH, benchmark, tell
 from joulie_lab.benchmarks import breaker
 from joulie_lab.benchmarks.breaker import FeedResult, SchemeFigures
-from joulie_lab.benchmarks.breaker_load import LOADS
 from joulie_lab.benchmarks.capping import (
     FULL,
     PROFILE_S,
@@ -49,6 +48,8 @@ def tables(result: CappingResult) -> Iterator[Table]:
     yield _choice(result)
     yield _simpler(result)
     yield _feed(result.feed)
+    yield _untold(result.feed)
+    yield _beside_static(result.feed)
 
 
 def _choice(result: CappingResult) -> Table:
@@ -120,6 +121,50 @@ def _feed(result: FeedResult) -> Table:
     )
 
 
+def _untold(result: FeedResult) -> Table:
+    schemes = [name for name in next(iter(result.untold.values())) if name != "no_limits"]
+    return Table(
+        "Breakers and readings that are not as told: trips a run; critical slowed, % of time; standard work lost, %",
+        ("load, and what is not as told", *map(_scheme, schemes)),
+        [
+            (
+                case.replace("_", " "),
+                *(
+                    f"{one.trips.mean:.2f}; {one.critical_slowed_pct.mean:.0f}; {one.standard_lost_pct.mean:.0f}"
+                    for one in map(found.__getitem__, schemes)
+                ),
+            )
+            for case, found in result.untold.items()
+        ],
+    )
+
+
+def _beside_static(result: FeedResult) -> Table:
+    return Table(
+        "Total work, Joulie and static share",
+        (
+            "load",
+            f"static share: more work than {result.fed} servers, %",
+            "critical slowed, % of time",
+            "Joulie: more work, %",
+            "critical slowed, % of time",
+            "Joulie's work over the static share's, %",
+        ),
+        [
+            (
+                case.replace("_", " "),
+                *(
+                    cell
+                    for one in (result.cases[case]["static_share"], result.cases[case]["joulie"])
+                    for cell in (one.more_work_pct.text(1), one.critical_slowed_pct.text(1))
+                ),
+                beyond.text(1, sign="+"),
+            )
+            for case, beyond in result.beyond_static_pct.items()
+        ],
+    )
+
+
 def _scheme(name: str) -> str:
     return _SCHEMES.get(name, name.replace("_", " "))
 
@@ -158,11 +203,11 @@ def _draw_choice(axes: Axes, result: CappingResult) -> None:
 def _draw_feed(axes: Axes, result: FeedResult, schemes: Mapping[str, int]) -> None:
     bars, notes = [], {}
     for name, style in schemes.items():
-        found = [case[name] for case in _told(result).values()]
+        found = [case[name] for case in result.cases.values()]
         lost = tuple(figures.standard_lost_pct.mean for figures in found)
         bars.append(BarSet(_scheme(name), lost, (None,) * len(lost), style))
         notes[_scheme(name)] = [_broken(figures) for figures in found]
-    horizontal_bars(axes, [name.replace("_", " ") for name in _told(result)], bars, notes=notes)
+    horizontal_bars(axes, [name.replace("_", " ") for name in result.cases], bars, notes=notes)
     axes.margins(x=0.5)
     legend_below(axes, 3)
     title(axes, "Standard work lost, %")
@@ -178,17 +223,12 @@ def _broken(figures: SchemeFigures) -> str:
     return ", ".join(found)
 
 
-def _told(result: FeedResult) -> dict[str, Mapping[str, SchemeFigures]]:
-    """The cases in which what controllers are told is true."""
-    return {name: case for name, case in result.cases.items() if name in LOADS or name.endswith("blind")}
-
-
 def _page(result: CappingResult) -> dict[str, Any]:
-    told = _told(result.feed)
-    gpus, ours = result.gpus, [case["joulie"] for case in told.values()]
-    static = [case["static_share"].more_work_pct.mean for case in told.values()]
+    gpus, ours = result.gpus, [case["joulie"] for case in result.feed.cases.values()]
+    static = [case["static_share"].more_work_pct.mean for case in result.feed.cases.values()]
     lost, more = [one.standard_lost_pct.mean for one in ours], [one.more_work_pct.mean for one in ours]
-    choice, simpler, feed = tables(result)
+    choice, simpler, feed, untold, beside_static = tables(result)
+    wrong = [case["joulie"] for case in result.feed.untold.values()]
     return {
         "EARLIEST": EARLIEST,
         "FeedSettings": FeedSettings,
@@ -204,6 +244,14 @@ def _page(result: CappingResult) -> dict[str, Any]:
         "choice": choice,
         "simpler": simpler,
         "feed": feed,
+        "untold": untold,
+        "untold_trips": sum(one.trips.worst for one in wrong),
+        "untold_heat": max(
+            case["joulie"].peak_heat.worst for name, case in result.feed.untold.items() if "100_%" in name
+        ),
+        "untold_slowed": max(one.critical_slowed_pct.worst for one in wrong),
+        "untold_lost": max(one.standard_lost_pct.mean for one in wrong),
+        "beside_static": beside_static,
         **_gpu_tables(result),
     }
 
