@@ -14,6 +14,7 @@ from joulie.domain.actuation import (
     gpu_range,
     same_limit,
     socket_range,
+    unsure_dies,
     wanted_limits,
 )
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange
@@ -178,6 +179,12 @@ def test_h8_dies_share_the_watts_of_their_socket() -> None:
     assert plan(WantedCap(percent=60.0), *devices).writes == dict.fromkeys(dies, pytest.approx(123.0))
     assert socket_range([PACKAGE, PACKAGE]) == CapRange(82.0, 410.0, 410.0)
     assert socket_range([PACKAGE, None]) is None
+
+
+def test_h5_shares_of_dies_are_unsure_while_a_package_has_no_name() -> None:
+    dies = {"package-0-die-0", "package-0-die-1", "package-1-die-0"}
+    assert unsure_dies({*dies, "package-2"}) == set()
+    assert unsure_dies({*dies, "package-2", "intel-rapl:3"}) == dies
 
 
 def test_h8_shares_follow_the_maxima_or_are_equal() -> None:

@@ -1,5 +1,6 @@
 """Limits of a node's own devices: which backend, what is saved, what is said."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -8,14 +9,14 @@ import pytest
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlResult
 from joulie.apps.agent.cpu import CpuControl, CpuFacts
 from joulie.apps.agent.frequency import FrequencyWriter
-from joulie.apps.agent.limits import LimitWriter
+from joulie.apps.agent.limits import LimitWriter, limited_devices
 from joulie.apps.agent.metering import PowerMeter
 from joulie.apps.agent.originals import OriginalLimits
 from joulie.apps.agent.outcome import Outcome, reported_limits
 from joulie.apps.agent.throttle import PowerReading, Throttle
 from joulie.domain.actuation import LimitedDevice, WantedCap
 from joulie.domain.dvfs import DvfsSettings
-from joulie.domain.hardware import CapRange
+from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange
 from joulie.domain.limit_records import LimitRecord
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.domain.saved_records import LostRecords, ReportedLimits, SavedRecords
@@ -319,6 +320,23 @@ def test_h5_device_without_a_readable_id_may_be_one_that_is_missing(store: Store
     outcome = writer(store, gpus).lift()
     assert (outcome.backend, outcome.result) == ("amdgpu", "error")
     assert outcome.message.startswith("original limits not restored: 0000:01:00.0: the limit in force cannot be read")
+
+
+def test_h5_a_die_is_judged_once_its_siblings_have_names(store: Store) -> None:
+    """Alone it would get its socket's whole cap, and its own part of an earlier one would be taken for the owner's."""
+    rapl = Limiter("rapl", **{"package-0-die-0": 110.0, "intel-rapl:1": None, "package-1": 180.0})
+    originals = OriginalLimits(store)
+    cap = WantedCap(cap_w=220.0)
+    originals.note_reported(ReportedLimits("rapl", cap, complete=True), math.inf)
+    limits = LimitWriter([rapl], originals, lambda found: limited_devices(found, BUILTIN_CATALOGUE, "a CPU"))
+
+    assert limits.cap(cap)[0].result == "blocked"
+    assert (rapl.log, store.originals) == ([], {})
+    del rapl.limits_w["intel-rapl:1"]
+    rapl.limits_w["package-0-die-1"] = 110.0
+    assert limits.cap(cap)[0].result == "applied"
+    assert limits.lift().message.startswith("restored")
+    assert rapl.limits_w == {"package-0-die-0": 200.0, "package-0-die-1": 200.0, "package-1": 180.0}
 
 
 def test_h5_without_a_default_the_limit_is_unknown_left_and_reported(store: Store) -> None:

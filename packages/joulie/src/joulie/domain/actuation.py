@@ -170,6 +170,16 @@ def die_shares(maxima_w: Mapping[str, float | None]) -> dict[str, float]:
     return shares
 
 
+def unsure_dies(device_ids: Collection[str]) -> set[str]:
+    """Dies whose share of their socket is not known now: a package whose id cannot be read may be their sibling.
+
+    A wrong share gives them a wrong limit, and takes a limit of Joulie's whose record was lost for their owner's.
+    """
+    if all(device_id.startswith("package-") for device_id in device_ids):
+        return set()
+    return {device_id for device_id in device_ids if _DIE_SUFFIX.search(device_id)}
+
+
 def scaled_range(limits: CapRange | None, share: float) -> CapRange | None:
     """The part of a socket's range that is for one of its dies; None if the range is unknown."""
     return limits and CapRange(limits.min_w * share, limits.max_w * share, limits.base_w * share)

@@ -30,6 +30,7 @@ from joulie.domain.actuation import (
     gpu_range,
     same_limit,
     scaled_range,
+    unsure_dies,
     wanted_limits,
 )
 from joulie.domain.hardware import CapRange, Catalogue
@@ -50,12 +51,16 @@ LIFTED = WantedCap()
 
 
 def limited_devices(devices: Sequence[PowerDevice], catalogue: Catalogue, cpu_model: str) -> list[LimitedDevice]:
-    """Devices with their cap ranges and their shares of a cap in watts, which the dies of a socket divide."""
+    """Devices with their cap ranges and their shares of a cap in watts, which the dies of a socket divide.
+
+    A die whose share is not known now counts as one whose limit cannot be read: it is judged in a later cycle.
+    """
     shares = die_shares({device.id: device.max_w for device in devices})
+    unsure = unsure_dies(shares)
     return [
         LimitedDevice(
             device.id,
-            device.limit_w,
+            None if device.id in unsure else device.limit_w,
             device_range(device, catalogue, cpu_model, shares[device.id]),
             shares[device.id],
             clips=device.min_w is None,
