@@ -126,6 +126,9 @@ def _compared(native: Artefacts, plane: Artefacts, ties: Sequence[Artefacts]) ->
 def _page(result: FidelityResult) -> dict[str, Any]:
     return {
         "seeds": _seeds(result),
+        "held": sum(run.holds for _, run in _each(result)),
+        "total": sum(1 for _ in _each(result)),
+        "work": max(run.work_pct for _, run in _each(result)),
         "on_eco": ", ".join(
             f"{max(run.performance_pods_on_eco for run in runs.values())} ({name})"
             for name, runs in result.runs.items()
