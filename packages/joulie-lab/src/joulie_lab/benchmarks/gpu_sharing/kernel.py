@@ -10,15 +10,30 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joulie.domain.scoring.fragmentation import TypicalPods, cpu_shortage_milli, fragmentation_milli, joulie_steps
+from joulie.domain.scoring.fragmentation import (
+    GpuRequest,
+    NodeKind,
+    Outlook,
+    TypicalPods,
+    cpu_shortage_milli,
+    fragmentation_milli,
+    joulie_placement,
+    joulie_steps,
+    node_power_w,
+    potential_milli,
+    seen_before,
+)
 from joulie.domain.scoring.sharing import (
     FULL_GPU_MILLI,
     NO_GPU,
+    SOCKET_IDLE_W,
+    SOCKET_LIMIT_W,
     fits,
     free_milli,
     gpus_with,
     is_part_of_gpu,
     shared_node_power_w,
+    sockets_of,
     take,
 )
 from joulie.domain.units import BoolArray, FloatArray, IntArray
@@ -59,9 +74,14 @@ for _formula in (
     is_part_of_gpu,
     joulie_steps,
     request_kind,
+    seen_before,
+    sockets_of,
     shared_node_power_w,
     take,
     tightest_gpu,
+    potential_milli,
+    node_power_w,
+    joulie_placement,
 ):
     compilable(_formula)
 
@@ -304,15 +324,27 @@ def _look(table: Table, request: int, node: int) -> None:
         score = float(gpu_packing_score(left, gpus, gpu_milli))
     elif scoring.policy == BEST_FIT:
         score = float(best_fit_score(cpu_left, free_milli(left), cpu, gpus * gpu_milli))
-    elif scoring.policy in (FGD, PWR_FGD, JOULIE):
+    elif scoring.policy in (FGD, PWR_FGD):
         _descend(table, request, node)
         return
+    elif scoring.policy == JOULIE:
+        steps, added_w, gpu = joulie_placement(
+            cpu_left,
+            left,
+            table.scratch.gpu_left[: nodes.gpus[node]],
+            _kind(table, node),
+            GpuRequest(cpu, gpus, gpu_milli),
+            _outlook(scoring),
+            state.potential[node],
+            state.power_w[node],
+        )
+        score, known.added_w[request, node], known.gpu[request, node] = float(steps), added_w, gpu
     known.score[request, node] = score
 
 
 @compiled_inner
 def _descend(table: Table, request: int, node: int) -> None:
-    """Score by what a placement adds; a part of a GPU is tried on every GPU whose rest differs."""
+    """FGD's score, and the power that a placement adds; a part of a GPU is tried on every GPU whose rest differs."""
     nodes, requests, scoring, state, known, scratch = table
     left, after = state.gpu_left[node, : nodes.gpus[node]], scratch.gpu_left[: nodes.gpus[node]]
     gpus, gpu_milli = requests.gpus[request], requests.gpu_milli[request]
@@ -321,20 +353,14 @@ def _descend(table: Table, request: int, node: int) -> None:
     part = is_part_of_gpu(gpus, gpu_milli)
     best = -np.inf
     for gpu in range(len(left) if part else 1):
-        if part and (left[gpu] < gpu_milli or _seen_before(left, gpu)):
+        if part and (left[gpu] < gpu_milli or seen_before(left, gpu)):
             continue
         for other in range(len(left)):
             after[other] = left[other]
         take(after, gpus, gpu_milli, gpu)
         added = _potential_milli(cpu_after, after, model, scoring) - state.potential[node]
-        power_w = shared_node_power_w(
-            cpu_after, nodes.cpu_milli[node], after, scoring.idle_w[model], scoring.limit_w[model]
-        )
-        added_w = power_w - state.power_w[node]
-        if scoring.policy == JOULIE:
-            score = float(joulie_steps(added, added_w, scoring.power_weight))
-        else:
-            score = float(fgd_score(added))
+        added_w = node_power_w(cpu_after, after, _kind(table, node)) - state.power_w[node]
+        score = float(fgd_score(added))
         if score > best:
             best = score
             known.score[request, node] = score
@@ -344,20 +370,23 @@ def _descend(table: Table, request: int, node: int) -> None:
 
 
 @compiled_inner
-def _seen_before(left: IntArray, gpu: int) -> bool:
-    """Whether an earlier GPU has as much left."""
-    seen = False
-    for other in range(gpu):
-        seen |= left[other] == left[gpu]
-    return seen
+def _potential_milli(cpu_left: int, gpu_left: IntArray, model: int, scoring: Scoring) -> float:
+    if scoring.policy == JOULIE:
+        return potential_milli(cpu_left, gpu_left, 1 << model, _outlook(scoring))
+    return fragmentation_milli(cpu_left, gpu_left, 1 << model, scoring.typical)
 
 
 @compiled_inner
-def _potential_milli(cpu_left: int, gpu_left: IntArray, model: int, scoring: Scoring) -> float:
-    value = fragmentation_milli(cpu_left, gpu_left, 1 << model, scoring.typical)
-    if scoring.policy == JOULIE:
-        value += cpu_shortage_milli(cpu_left, gpu_left, scoring.cpu_milli_per_gpu)
-    return value
+def _outlook(scoring: Scoring) -> Outlook:
+    return Outlook(scoring.typical, scoring.cpu_milli_per_gpu, scoring.power_weight)
+
+
+@compiled_inner
+def _kind(table: Table, node: int) -> NodeKind:
+    nodes, scoring = table.nodes, table.scoring
+    model = nodes.model[node]
+    idle_w, limit_w = scoring.idle_w[model], scoring.limit_w[model]
+    return NodeKind(nodes.cpu_milli[node], 1 << model, idle_w, limit_w, SOCKET_IDLE_W, SOCKET_LIMIT_W)
 
 
 @compiled_inner
@@ -366,9 +395,7 @@ def _refresh(table: Table, node: int) -> None:
     nodes, scoring, state = table.nodes, table.scoring, table.state
     left, model = state.gpu_left[node, : nodes.gpus[node]], nodes.model[node]
     state.potential[node] = _potential_milli(state.cpu_left[node], left, model, scoring)
-    state.power_w[node] = shared_node_power_w(
-        state.cpu_left[node], nodes.cpu_milli[node], left, scoring.idle_w[model], scoring.limit_w[model]
-    )
+    state.power_w[node] = node_power_w(state.cpu_left[node], left, _kind(table, node))
 
 
 @compiled_inner

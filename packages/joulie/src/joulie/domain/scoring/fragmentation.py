@@ -11,11 +11,12 @@ is free on every GPU of the node, in thousandths (milli), shape ``(n_gpus,)``.
 
 from __future__ import annotations
 
+from collections.abc import MutableSequence, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from joulie.domain.scoring.sharing import free_milli
+from joulie.domain.scoring.sharing import NO_GPU, free_milli, is_part_of_gpu, shared_node_power_w, take
 from joulie.domain.units import FloatArray, IntArray
 
 GRADIENT_SCALE_MILLI = 1000.0
@@ -47,6 +48,54 @@ class TypicalPods(NamedTuple):
     share: FloatArray
 
 
+class NodeKind(NamedTuple):
+    """What does not change of a node.
+
+    Attributes:
+        cpu_milli: all of its CPU, thousandths of a thread.
+        model: bit of its GPU model.
+        gpu_idle_w: of one GPU without pods, W.
+        gpu_limit_w: of one with pods, W.
+        socket_idle_w: of a socket without pods, W.
+        socket_limit_w: of one with pods, W.
+    """
+
+    cpu_milli: int
+    model: int
+    gpu_idle_w: float
+    gpu_limit_w: float
+    socket_idle_w: float
+    socket_limit_w: float
+
+
+class GpuRequest(NamedTuple):
+    """What a pod asks for.
+
+    Attributes:
+        cpu_milli: thousandths of a CPU.
+        gpus: 0 for none.
+        gpu_milli: on each of them.
+    """
+
+    cpu_milli: int
+    gpus: int
+    gpu_milli: int
+
+
+class Outlook(NamedTuple):
+    """What Joulie's score expects of a cluster, and how much it cares for power.
+
+    Attributes:
+        typical: the pods to expect.
+        cpu_milli_per_gpu: see `cpu_shortage_milli`.
+        power_weight_milli_per_w: see `POWER_WEIGHT_MILLI_PER_W`.
+    """
+
+    typical: TypicalPods
+    cpu_milli_per_gpu: float
+    power_weight_milli_per_w: float
+
+
 def typical_pods(
     cpu_milli: IntArray, gpus: IntArray, gpu_milli: IntArray, models: IntArray, coverage: float = 0.95
 ) -> TypicalPods:
@@ -69,7 +118,9 @@ def typical_pods(
     return TypicalPods(cpu, number, milli, bits, counts / counts.sum())
 
 
-def fragmentation_milli(cpu_left_milli: int, gpu_left: IntArray, model: int, typical: TypicalPods) -> float:
+def fragmentation_milli(
+    cpu_left_milli: int, gpu_left: Sequence[int] | IntArray, model: int, typical: TypicalPods
+) -> float:
     """FGD's fragmentation of a node: free GPU that a pod cannot use, in the mean over the typical pods, milli-GPU.
 
     ``F = sum over kinds m of share_m * f_m``. A kind that does not fit the node, may not run on its GPUs or wants none
@@ -100,7 +151,7 @@ def fragmentation_milli(cpu_left_milli: int, gpu_left: IntArray, model: int, typ
     return total
 
 
-def cpu_shortage_milli(cpu_left_milli: int, gpu_left: IntArray, cpu_milli_per_gpu: float) -> float:
+def cpu_shortage_milli(cpu_left_milli: int, gpu_left: Sequence[int] | IntArray, cpu_milli_per_gpu: float) -> float:
     """Free GPU of a node beyond what its free CPU lasts for, at so much CPU a GPU, milli-GPU.
 
     Fragmentation sees that a node runs out of CPU when the next pod no longer fits; this sees it from the first pod on
@@ -144,3 +195,74 @@ def joulie_steps(added_potential_milli: float, added_power_w: float, power_weigh
     """
     cost = added_potential_milli + power_weight_milli_per_w * added_power_w
     return int(np.floor(-cost / STEP_MILLI))
+
+
+def potential_milli(cpu_left_milli: int, gpu_left: Sequence[int] | IntArray, model: int, outlook: Outlook) -> float:
+    """Joulie's potential of a node: fragmentation and CPU shortage, milli-GPU."""
+    fragmentation = fragmentation_milli(cpu_left_milli, gpu_left, model, outlook.typical)
+    return fragmentation + cpu_shortage_milli(cpu_left_milli, gpu_left, outlook.cpu_milli_per_gpu)
+
+
+def node_power_w(cpu_left_milli: int, gpu_left: Sequence[int] | IntArray, kind: NodeKind) -> float:
+    """Power of a node, see `shared_node_power_w`, W."""
+    return shared_node_power_w(
+        cpu_left_milli,
+        kind.cpu_milli,
+        gpu_left,
+        kind.gpu_idle_w,
+        kind.gpu_limit_w,
+        kind.socket_idle_w,
+        kind.socket_limit_w,
+    )
+
+
+def seen_before(left: Sequence[int] | IntArray, gpu: int) -> bool:
+    """Whether an earlier GPU has as much left."""
+    seen = False
+    for other in range(gpu):
+        seen |= left[other] == left[gpu]
+    return seen
+
+
+def joulie_placement(
+    cpu_left_milli: int,
+    gpu_left: Sequence[int] | IntArray,
+    after: MutableSequence[int] | IntArray,
+    kind: NodeKind,
+    request: GpuRequest,
+    outlook: Outlook,
+    before_milli: float,
+    before_w: float,
+) -> tuple[int, float, int]:
+    """Joulie's score of a placement: the whole rule, for the benchmark's compiled loop and the extender.
+
+    A part of a GPU is tried on every GPU whose rest differs. The request must fit.
+
+    Args:
+        cpu_left_milli: free on the node.
+        gpu_left: see the module.
+        after: work space of the same length.
+        kind: the node.
+        request: what the pod asks for.
+        outlook: what the cluster expects.
+        before_milli: `potential_milli` of the node as it is.
+        before_w: `node_power_w` of the node as it is.
+
+    Returns:
+        `joulie_steps` of the best GPU, the power added there in W, and its number; `NO_GPU` for anything but a part.
+    """
+    part = is_part_of_gpu(request.gpus, request.gpu_milli)
+    cpu_after = cpu_left_milli - request.cpu_milli
+    found, best, best_w, best_gpu = False, 0, 0.0, NO_GPU
+    for gpu in range(len(gpu_left) if part else 1):
+        if part and (gpu_left[gpu] < request.gpu_milli or seen_before(gpu_left, gpu)):
+            continue
+        for other in range(len(gpu_left)):
+            after[other] = gpu_left[other]
+        take(after, request.gpus, request.gpu_milli, gpu)
+        added_milli = potential_milli(cpu_after, after, kind.model, outlook) - before_milli
+        added_w = node_power_w(cpu_after, after, kind) - before_w
+        steps = joulie_steps(added_milli, added_w, outlook.power_weight_milli_per_w)
+        if not found or steps > best:
+            found, best, best_w, best_gpu = True, steps, added_w, gpu if part else NO_GPU
+    return best, best_w, best_gpu

@@ -9,6 +9,8 @@ The power model is that of "Power- and Fragmentation-aware Online Scheduling for
 
 from __future__ import annotations
 
+from collections.abc import MutableSequence, Sequence
+
 import numpy as np
 
 from joulie.domain.units import IntArray
@@ -27,7 +29,7 @@ def is_part_of_gpu(gpus: int, gpu_milli: int) -> bool:
     return gpus == 1 and gpu_milli < FULL_GPU_MILLI
 
 
-def gpus_with(gpu_left: IntArray, gpu_milli: int) -> int:
+def gpus_with(gpu_left: Sequence[int] | IntArray, gpu_milli: int) -> int:
     """GPUs with at least `gpu_milli` free."""
     found = 0
     for left in gpu_left:
@@ -45,7 +47,7 @@ def fits(
     return gpus == 0 or gpus_with(gpu_left, gpu_milli) >= gpus
 
 
-def free_milli(gpu_left: IntArray) -> int:
+def free_milli(gpu_left: Sequence[int] | IntArray) -> int:
     """What is free on all GPUs of the node, in milli."""
     total = 0
     for left in gpu_left:
@@ -53,7 +55,7 @@ def free_milli(gpu_left: IntArray) -> int:
     return total
 
 
-def take(gpu_left: IntArray, gpus: int, gpu_milli: int, gpu: int) -> None:
+def take(gpu_left: MutableSequence[int] | IntArray, gpus: int, gpu_milli: int, gpu: int) -> None:
     """Take a pod's request out of `gpu_left`: a part from `gpu`, whole ones from the first that are whole.
 
     Args:
@@ -72,8 +74,19 @@ def take(gpu_left: IntArray, gpus: int, gpu_milli: int, gpu: int) -> None:
             missing -= 1
 
 
+def sockets_of(cpu_milli: int) -> int:
+    """Sockets of a node with so many thousandths of a thread, of `SOCKET_THREADS` threads each."""
+    return int(np.ceil(np.ceil(cpu_milli / (2 * 1000)) / (SOCKET_THREADS // 2)))
+
+
 def shared_node_power_w(
-    cpu_left_milli: int, cpu_milli: int, gpu_left: IntArray, gpu_idle_w: float, gpu_limit_w: float
+    cpu_left_milli: int,
+    cpu_milli: int,
+    gpu_left: Sequence[int] | IntArray,
+    gpu_idle_w: float,
+    gpu_limit_w: float,
+    socket_idle_w: float = SOCKET_IDLE_W,
+    socket_limit_w: float = SOCKET_LIMIT_W,
 ) -> float:
     """Power of a node's CPUs and GPUs, W: a GPU or socket with any pod draws its limit, one without what it does idle.
 
@@ -85,15 +98,17 @@ def shared_node_power_w(
         gpu_left: see the module.
         gpu_idle_w: of one GPU without pods, W.
         gpu_limit_w: of one with pods, W.
+        socket_idle_w: of a socket without pods, W.
+        socket_limit_w: of one with pods, W.
     """
     whole = gpus_with(gpu_left, FULL_GPU_MILLI)
     cores = np.ceil(cpu_milli / (2 * 1000))
     used_cores = cores - np.floor(cpu_left_milli / (2 * 1000))
-    sockets = np.ceil(cores / (SOCKET_THREADS // 2))
+    sockets = sockets_of(cpu_milli)
     used_sockets = np.ceil(used_cores / (SOCKET_THREADS // 2))
     return float(
         whole * gpu_idle_w
         + (len(gpu_left) - whole) * gpu_limit_w
-        + (sockets - used_sockets) * SOCKET_IDLE_W
-        + used_sockets * SOCKET_LIMIT_W
+        + (sockets - used_sockets) * socket_idle_w
+        + used_sockets * socket_limit_w
     )
