@@ -15,6 +15,7 @@ from joulie.apps.extender.feed import DEFAULT_LABELS, NodeLabels
 from joulie.apps.extender.fleet import REFUSALS, UNKNOWN_SLOT, FleetView, slots_of
 from joulie.apps.extender.judge import JudgedPod, Profiles, judge
 from joulie.apps.extender.limits import LIMIT_REFUSALS, limits_of, over_limits
+from joulie.apps.extender.parts import without_room
 from joulie.apps.extender.rankings import Rankings
 from joulie.domain.scoring.extender import NodeClass, PodView, may_run
 from joulie.domain.units import IntArray
@@ -42,7 +43,7 @@ class Filtered(NamedTuple):
         answer: an ExtenderFilterResult.
         refused: number of refused nodes by class.
         following: the expected next call; None if the request carried whole nodes.
-        by_power: number of nodes refused by the pod's own limits, by the Gardener's reason.
+        by_power: number of nodes refused by the pod's own limits, or without room on a GPU, by reason.
     """
 
     answer: bytes
@@ -72,9 +73,11 @@ def filter_nodes(body: bytes, fleet: FleetView, profiles: Profiles, labels: Node
     judged = judge(pod, profiles)
     limits = limits_of(judged, fleet)
     if isinstance(given, wire.NodeList):
-        by_power = over_limits([meta.name for meta in wire.read_nodes(given)], limits, fleet)
+        candidates = [meta.name for meta in wire.read_nodes(given)]
+        by_power = over_limits(candidates, limits, fleet) | without_room(candidates, judged, fleet)
         return _filter_whole(given, judged.view, fleet, labels, by_power)
-    return _filter_names(body, given, judged, fleet, over_limits(given, limits, fleet))
+    by_power = over_limits(given, limits, fleet) | without_room(given, judged, fleet)
+    return _filter_names(body, given, judged, fleet, by_power)
 
 
 def preempt(body: bytes, fleet: FleetView, profiles: Profiles) -> tuple[bytes, Counter[NodeClass]]:
@@ -92,7 +95,8 @@ def preempt(body: bytes, fleet: FleetView, profiles: Profiles) -> tuple[bytes, C
     victims = args.meta_victims
     if victims is None:
         victims = {name: wire.meta_victims(whole or wire.Victims()) for name, whole in (args.victims or {}).items()}
-    beyond = over_limits(list(victims), limits_of(judged, fleet), fleet)
+    candidates = list(victims)
+    beyond = over_limits(candidates, limits_of(judged, fleet), fleet) | without_room(candidates, judged, fleet)
     victims = {name: one for name, one in victims.items() if name not in beyond}
     classes = fleet.twins.node_class[slots_of(fleet.roster, list(victims))]
     allowed = may_run(judged.view, classes)

@@ -9,8 +9,9 @@ import numpy as np
 
 from joulie.apps.extender.feed import WatchState
 from joulie.apps.extender.fleet import REFUSALS, Fleet, FleetView
-from joulie.apps.extender.judge import JudgedPod, costs_w_min, node_points
+from joulie.apps.extender.judge import JudgedPod, node_points, placement_order
 from joulie.apps.extender.limits import LIMIT_REFUSALS, limits_of, over_limits
+from joulie.apps.extender.parts import without_room
 from joulie.domain.grid.power_limits import PowerLimits
 from joulie.domain.scoring.extender import NodeClass, explain, may_run, wire_score
 from joulie.domain.scoring.formulas import adaptive_trend_scale
@@ -130,9 +131,10 @@ class NodeScore(_Json, frozen=True):
 
     ``base = clamp(headroomPoints + coolingPoints - trendPoints)``, ``score = clamp(clamp(base + congestionPoints -
     cappedPoints) + zonePoints)``, each within 0..100, and ``wireScore = round(score / 10)``. A node without a fresh
-    twin has the neutral score and no terms but zonePoints; with SCORING energy or marginal no node has other terms.
+    twin has the neutral score and no terms but zonePoints; with another SCORING no node has other terms.
     With marginal, `costWMin` is the energy that the pod adds beyond its own, and of the nodes that kube-scheduler asks
-    about the one where it is lowest gets 10.
+    about the one where it is lowest gets 10. With frugal, so is `costSteps`: what the pod makes useless, in steps of 60
+    thousandths of a GPU, power included.
     """
 
     node: str
@@ -152,6 +154,7 @@ class NodeScore(_Json, frozen=True):
     score: float
     wire_score: int
     cost_w_min: float | None
+    cost_steps: float | None
 
 
 class Explanation(_Json, frozen=True):
@@ -220,7 +223,9 @@ def explanation(pod: JudgedPod, fleet: Fleet, view: FleetView, now_s: float) -> 
     counted = view.scoring is ScoringAim.HEADROOM
     absent = np.full(score.shape, np.nan)
     columns = {name: getattr(terms, name) if counted else absent for name in _TERMS}
-    costs = absent if view.marginal is None else costs_w_min(pod, view, view.marginal)
+    order = placement_order(pod, view)
+    costs = absent if order is None else order.costs
+    marginal = view.scoring is ScoringAim.MARGINAL
     nodes = [
         NodeScore(
             node=name,
@@ -232,13 +237,15 @@ def explanation(pod: JudgedPod, fleet: Fleet, view: FleetView, now_s: float) -> 
             zone_points=float(zone_points[slot]),
             score=float(score[slot]),
             wire_score=int(wire[slot]),
-            cost_w_min=_known(costs, slot),
+            cost_w_min=_known(costs, slot) if marginal else None,
+            cost_steps=None if marginal else _known(costs, slot),
             **{column: _known(values, slot) for column, values in columns.items()},
         )
         for name, slot in view.roster.slots.items()
     ]
-    nodes.sort(key=lambda node: (not node.allowed, -node.score, node.cost_w_min or 0.0, node.node))
-    return Explanation(pod=_explained(pod, limits), cluster=_cluster(view, now_s), nodes=nodes)
+    nodes.sort(key=lambda node: (not node.allowed, -node.score, node.cost_w_min or node.cost_steps or 0.0, node.node))
+    uncounted = () if view.sharing is None else pod.uncounted
+    return Explanation(pod=_explained(pod, limits.mistakes + uncounted), cluster=_cluster(view, now_s), nodes=nodes)
 
 
 def _refused(pod: JudgedPod, limits: PowerLimits, view: FleetView) -> dict[str, str]:
@@ -248,11 +255,11 @@ def _refused(pod: JudgedPod, limits: PowerLimits, view: FleetView) -> dict[str, 
     by_class = {
         name: REFUSALS[NodeClass(int(view.twins.node_class[slot]))] for name, slot in slots.items() if not allowed[slot]
     }
-    by_power = over_limits(list(slots), limits, view)
+    by_power = over_limits(list(slots), limits, view) | without_room(list(slots), pod, view)
     return by_class | {name: LIMIT_REFUSALS[reason] for name, reason in by_power.items()}
 
 
-def _explained(pod: JudgedPod, limits: PowerLimits) -> ExplainedPod:
+def _explained(pod: JudgedPod, other_mistakes: tuple[str, ...]) -> ExplainedPod:
     return ExplainedPod(
         namespace=pod.facts.namespace,
         name=pod.facts.name,
@@ -264,7 +271,7 @@ def _explained(pod: JudgedPod, limits: PowerLimits) -> ExplainedPod:
         cores=pod.requests.cores,
         memory_gib=pod.requests.memory_gib,
         gpus=pod.requests.gpus,
-        mistakes=pod.mistakes + limits.mistakes,
+        mistakes=pod.mistakes + other_mistakes,
     )
 
 

@@ -32,7 +32,7 @@ from joulie.adapters.kubernetes.resources import (
 )
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers, ZoneHints
-from joulie.apps.extender.judge import placed_pod
+from joulie.apps.extender.judge import placed_pod, sharing_pod
 from joulie.domain.accounting.profiles import stated_pue
 from joulie.domain.grid import names as grid_names
 from joulie.domain.grid.power_limits import POWER_LIMIT_KEYS
@@ -45,10 +45,12 @@ from joulie.domain.quantities import InvalidQuantityError
 from joulie.domain.resource_quantity import QuantityError
 from joulie.domain.scoring.extender import NodeClass
 from joulie.domain.scoring.occupancy import Occupancy, PlacedPod
+from joulie.domain.scoring.shared_gpus import SharedGpus, SharingPod
 
 _CLASSES = {"performance": NodeClass.PERFORMANCE, "eco": NodeClass.ECO, "draining": NodeClass.DRAINING}
 _COUNTED_LABELS = ("joulie.io/", "nvidia.com/", "amd.com/", ARCHITECTURE_KEY)
 _NO_PROFILE = ProfileFacts()
+_BOUND = "spec.nodeName!="
 _POLICIES = tuple(key.removeprefix(grid_names.PREFIX) for key in (*POWER_LIMIT_KEYS, grid_names.GPU_WORKLOAD_TYPE))
 _V = TypeVar("_V")
 
@@ -141,6 +143,7 @@ class Feed(Watching):
         labels: NodeLabels = DEFAULT_LABELS,
         intensity_namespace: str = "",
         occupancy: Occupancy | None = None,
+        shared: SharedGpus | None = None,
         now_s: Callable[[], float] = time.time,
     ) -> None:
         """Prepare the watches; `run` starts them.
@@ -154,8 +157,10 @@ class Feed(Watching):
             labels: how to read the labels of nodes.
             intensity_namespace: namespace of the grid controller's intensities; empty without any.
             occupancy: takes the pods of the nodes; None without SCORING=marginal, which is what watches pods.
+            shared: takes them with SCORING=frugal, which watches pods too; None with another.
             now_s: current time, s since the epoch.
         """
+        self._shared = shared
         self._occupancy = occupancy
         self._now_s = now_s
         self._labels = labels
@@ -182,10 +187,15 @@ class Feed(Watching):
                 field_selector=f"metadata.name={INTENSITIES_CONFIG_MAP}",
             )
             self._intensities.add_listener(self._intensities_changed)
-        self._pods: Cache[Pod, PlacedPod] | None = None
+        self._pods: Cache[Pod, PlacedPod] | Cache[Pod, SharingPod] | None = None
         if occupancy is not None:
-            self._pods = watch(PODS, placed_pod, field_selector="spec.nodeName!=")
-            self._pods.add_listener(self._pod_changed)
+            placed: Cache[Pod, PlacedPod] = watch(PODS, placed_pod, field_selector=_BOUND)
+            placed.add_listener(self._pod_changed)
+            self._pods = placed
+        elif shared is not None:
+            sharing: Cache[Pod, SharingPod] = watch(PODS, sharing_pod, field_selector=_BOUND)
+            sharing.add_listener(self._sharing_pod_changed)
+            self._pods = sharing
         self._twins.add_listener(self._twin_changed)
         self._hardware.add_listener(self._hardware_changed)
         self._node_cache.add_listener(self._node_changed)
@@ -266,6 +276,11 @@ class Feed(Watching):
         self.changes += 1
         if self._occupancy is not None:
             self._occupancy.set_pod(key, new, self._now_s())
+
+    def _sharing_pod_changed(self, key: Key, _old: SharingPod | None, new: SharingPod | None) -> None:
+        self.changes += 1
+        if self._shared is not None:
+            self._shared.set_pod(key, new)
 
     def _policies_changed(self, key: Key, _old: dict[str, str] | None, new: dict[str, str] | None) -> None:
         self.changes += 1
@@ -375,6 +390,7 @@ def load_facts(node: NodeFacts, reported: ReportedHardware | None, catalogue: Ca
         gpu_vendor=None if gpu is None else gpu.vendor,
         gpus=0.0 if gpu is None else float(gpu.count),
         gpu_idle_w=gpu_idle_w(hardware, catalogue),
+        gpu_instances=1 if gpu is None else gpu.instances,
         gpu_model="" if gpu is None else gpu.raw or gpu.model or "",
         pue=node.pue,
         gpu_pue=node.gpu_pue,

@@ -30,6 +30,7 @@ from joulie.domain.scoring.extender import WIRE_MAXIMUM, NodeClass, TwinView, pe
 from joulie.domain.scoring.marginal_energy import ScoringAim
 from joulie.domain.scoring.marginal_placement import NodeOccupancy, packing_ranks
 from joulie.domain.scoring.occupancy import NO_PODS, LifeClass, Occupancy
+from joulie.domain.scoring.shared_gpus import SharedGpus, SharedNode, SharingView
 from joulie.domain.units import BoolArray, FloatArray, IntArray
 
 UNKNOWN_SLOT = 0
@@ -119,6 +120,7 @@ class LoadFacts:
         pue: PUE that the node's annotation says.
         gpu_pue: PUE of GPUs that it says.
         gpu_idle_w: idle power of all GPUs, W.
+        gpu_instances: GPUs that pods can request of each device: MIG instances with the strategy ``single``, else 1.
     """
 
     cores: float | None = None
@@ -130,12 +132,23 @@ class LoadFacts:
     pue: float | None = None
     gpu_pue: float | None = None
     gpu_idle_w: float = 0.0
+    gpu_instances: int = 1
 
     @property
     def base_w(self) -> float:
         """Power of the idle node, W: what it draws for being up."""
         cpu_max_w, _, _ = _full_load(self)
         return TYPICAL_IDLE_SHARE * cpu_max_w + self.gpu_idle_w
+
+    @property
+    def shared(self) -> SharedNode | None:
+        """The node for SCORING=frugal; None if it says no CPUs, or requests do not say which GPU an instance is of."""
+        if self.cores is None or not 0.001 <= self.cores < math.inf or self.gpu_instances != 1:
+            return None
+        cpu_max_w, _, gpu_max_w = _full_load(self)
+        gpus = int(self.gpus)
+        idle_w = self.gpu_idle_w / gpus if gpus else 0.0
+        return SharedNode.of(self.cores, cpu_max_w, TYPICAL_IDLE_SHARE * cpu_max_w, gpus, idle_w, gpu_max_w)
 
     def full_w(self, profiles: HardwareProfiles) -> tuple[float, ...]:
         """Power of the node at full load with PUE by type of GPU workload (`FULL_W_TYPES`), W; NaN if unknown.
@@ -237,6 +250,7 @@ class FleetView:
             if unknown, and in observe mode.
         policies: policies of namespaces about the power of nodes, as annotations by namespace.
         marginal: what SCORING=marginal needs; None with another.
+        sharing: what SCORING=frugal needs; None with another.
         beyond_limits: nodes beyond limits of power that were asked for, with the reason, as far as it is remembered.
     """
 
@@ -254,6 +268,7 @@ class FleetView:
     full_w: FloatArray
     policies: Policies
     marginal: MarginalView | None = None
+    sharing: SharingView | None = None
     beyond_limits: dict[PowerLimits, Mapping[str, str]] = field(default_factory=dict)
 
     def points_for(self, chosen_zone: str | None) -> FloatArray:
@@ -297,6 +312,7 @@ class Fleet:
         intensity_weight: float = 0.0,
         profiles: HardwareProfiles = DEFAULT_PROFILES,
         occupancy: Occupancy | None = None,
+        shared: SharedGpus | None = None,
     ) -> None:
         """Create an empty fleet.
 
@@ -307,7 +323,9 @@ class Fleet:
             intensity_weight: points that a node gains or loses by the carbon intensity of its zone, 0..100.
             profiles: whose default PUEs and GPU workloads count in the power of nodes.
             occupancy: pods of the nodes, for SCORING=marginal; None with another.
+            shared: pods of the nodes, for SCORING=frugal; None with another.
         """
+        self._sharing = shared
         self._occupancy = occupancy
         self._places: tuple[Roster, int, IntArray] | None = None
         self._profiles = profiles
@@ -351,7 +369,7 @@ class Fleet:
         node.labelled, node.enforced = labelled, self._enforced if enforced is None else enforced
         self._enter_twin(node)
         self._enter_intensity(node)
-        self._enter_full_w(node)
+        self._enter_full_w(name, node)
         self._settle(name, node)
 
     def set_zone(self, name: str, hints: ZoneHints | None) -> None:
@@ -376,7 +394,7 @@ class Fleet:
         node = self._node(name)
         node.load = load
         self._table[_CPU_MAX_W:, node.slot] = _full_load(load or LoadFacts())
-        self._enter_full_w(node)
+        self._enter_full_w(name, node)
         self._settle(name, node)
         if load is None and self._occupancy is not None:
             self._occupancy.forget(name)
@@ -429,6 +447,7 @@ class Fleet:
             table[_FULL_W],
             self._shared_policies,
             self._marginal(self._shared, table, now_s),
+            None if self._sharing is None else self._sharing.view(self._shared.slots, self._n_slots, self._shared),
         )
 
     def _marginal(self, roster: Roster, table: FloatArray, now_s: float) -> MarginalView | None:
@@ -466,6 +485,8 @@ class Fleet:
         node = self._nodes.get(name)
         if not (self._enforced if node is None else node.enforced):
             return "the node is in observe mode"
+        if self._sharing is not None:
+            return self._sharing.state(name)[1]
         return "no NodeTwin" if node is None or node.twin is None else self._flaw(node.twin, now_s)
 
     def _flaw(self, twin: TwinFacts, now_s: float) -> str:
@@ -500,12 +521,14 @@ class Fleet:
         updated_s = None if twin is None else twin.updated_s
         self._table[_UPDATED_S, node.slot] = np.nan if updated_s is None else updated_s
 
-    def _enter_full_w(self, node: _Node) -> None:
+    def _enter_full_w(self, name: str, node: _Node) -> None:
         """Enter the node's power for the limits of pods; none in observe mode, so that it is open to all."""
         load = node.load if node.enforced else None
         self._table[_FULL_W, node.slot] = (load or LoadFacts()).full_w(self._profiles)
         self._table[_BASE_W, node.slot] = np.nan if load is None else load.base_w
         self._table[_GPUS, node.slot] = 0.0 if load is None else load.gpus
+        if self._sharing is not None:
+            self._sharing.set_node(name, None if load is None else load.shared)
 
     def _enter_intensity(self, node: _Node) -> None:
         """Enter the intensity of the node's zone; none in observe mode, so that the node has no points."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
+from joulie.adapters.kubernetes.gpu_parts import gpu_demand
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts, pod_facts
 from joulie.apps.extender.fleet import FleetView, MarginalView
 from joulie.domain.grid import names
@@ -19,9 +20,11 @@ from joulie.domain.policy import PodPhase
 from joulie.domain.quantities import SECONDS_PER_MINUTE
 from joulie.domain.runtimes import workload_of
 from joulie.domain.scoring.extender import NodeClass, PodView, wire_score
+from joulie.domain.scoring.fragmentation import GpuRequest
 from joulie.domain.scoring.marginal_energy import ScoringAim, node_scores
 from joulie.domain.scoring.marginal_placement import Job, placement_costs, placement_levels
 from joulie.domain.scoring.occupancy import LifeClass, PlacedPod
+from joulie.domain.scoring.shared_gpus import GpuDemand, SharingPod
 from joulie.domain.units import FloatArray, IntArray
 
 Profiles = Callable[[PodFacts], ProfileFacts]
@@ -40,6 +43,8 @@ class JudgedPod:
         chosen_zone: zone that the grid controller has chosen for it; None if it has not.
         life: pods whose durations are like its own.
         stated_min: duration that it states, min; None without one.
+        demand: the GPUs that it asks for, for SCORING=frugal; None if they cannot be counted.
+        uncounted: a sentence for whatever keeps its GPUs from being counted there.
         mistakes: a sentence for each annotation of the pod that is malformed.
     """
 
@@ -50,11 +55,15 @@ class JudgedPod:
     chosen_zone: str | None
     life: LifeClass
     stated_min: float | None
+    demand: GpuDemand | None
+    uncounted: tuple[str, ...]
     mistakes: tuple[str, ...]
 
     def kind(self, scoring: ScoringAim) -> Hashable:
         """Everything that scores depend on; equal for the pods of one Job."""
         kind = self.view, self.requests, self.chosen_zone
+        if scoring is ScoringAim.FRUGAL:
+            return (*kind, self.demand)
         return (*kind, self.life, self.stated_min) if scoring is ScoringAim.MARGINAL else kind
 
 
@@ -64,6 +73,7 @@ def judge(pod: Pod, profiles: Profiles) -> JudgedPod:
     asked, annotations = facts.requests, pod.metadata.annotations
     requests = PodRequests(asked.cpu_cores, asked.memory_gib, asked.gpus)
     stated_s, mistakes = stated_runtime_s(annotations)
+    demand, uncounted = gpu_demand(facts, annotations)
     return JudgedPod(
         pod.metadata,
         facts,
@@ -72,6 +82,8 @@ def judge(pod: Pod, profiles: Profiles) -> JudgedPod:
         annotations.get(names.CHOSEN_ZONE),
         life_class(facts),
         None if stated_s is None else stated_s / SECONDS_PER_MINUTE,
+        demand,
+        uncounted,
         facts.mistakes + mistakes,
     )
 
@@ -100,6 +112,56 @@ def placed_pod(pod: Pod) -> PlacedPod | None:
     )
 
 
+def sharing_pod(pod: Pod) -> SharingPod | None:
+    """What SCORING=frugal keeps of a pod; None for one that is on no node, or has ended."""
+    facts = pod_facts(pod)
+    if not facts.node_name or facts.phase is PodPhase.FINISHED:
+        return None
+    demand, _ = gpu_demand(facts, pod.metadata.annotations)
+    return SharingPod(facts.node_name, f"{facts.namespace}/{facts.name}", _cpu_milli(facts.requests.cpu_cores), demand)
+
+
+def gpu_request(pod: JudgedPod) -> GpuRequest | None:
+    """What SCORING=frugal judges a pod by; None if its GPUs cannot be counted."""
+    demand = pod.demand
+    return None if demand is None else GpuRequest(_cpu_milli(pod.requests.cores), demand.gpus, demand.gpu_milli)
+
+
+def _cpu_milli(cores: float) -> int:
+    return round(cores * 1000.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """An order of all nodes that ten scores cannot express; arrays have shape ``(n_slots,)``.
+
+    Attributes:
+        costs: the lowest is the best; NaN where the node is not judged, infinite where it is unfit.
+        ranks: of equal costs the lowest is the best.
+    """
+
+    costs: FloatArray
+    ranks: FloatArray
+
+
+def placement_order(pod: JudgedPod, fleet: FleetView) -> Order | None:
+    """The order of all nodes for a pod with SCORING marginal or frugal; None with another."""
+    if fleet.marginal is not None:
+        return Order(costs_w_min(pod, fleet, fleet.marginal), fleet.marginal.ranks)
+    if fleet.sharing is None:
+        return None
+    request, ranks = gpu_request(pod), fleet.sharing.ranks
+    costs = np.full(ranks.shape, np.nan) if request is None else fleet.sharing.costs(request)
+    return Order(_without_draining(costs, pod, fleet), ranks)
+
+
+def _without_draining(costs: FloatArray, pod: JudgedPod, fleet: FleetView) -> FloatArray:
+    """Costs that keep a pod that may not be moved off draining nodes."""
+    if pod.view.reschedulable is False:
+        return np.where(fleet.twins.node_class == NodeClass.DRAINING, np.inf, costs)
+    return costs
+
+
 def costs_w_min(pod: JudgedPod, fleet: FleetView, marginal: MarginalView) -> FloatArray:
     """Cost of a pod on all nodes, W min, shape ``(n_slots,)``; NaN where it is not judged, infinite where it is unfit.
 
@@ -112,15 +174,14 @@ def costs_w_min(pod: JudgedPod, fleet: FleetView, marginal: MarginalView) -> Flo
     if points.any():
         added_w = fleet.load.marginal_w(pod.requests, performance=pod.view.performance)
         costs = costs - points / 100.0 * added_w * duration_min
-    if pod.view.reschedulable is False:
-        costs = np.where(fleet.twins.node_class == NodeClass.DRAINING, np.inf, costs)
-    return costs
+    return _without_draining(costs, pod, fleet)
 
 
 def node_points(pod: JudgedPod, fleet: FleetView) -> FloatArray:
     """Scores 0..100 of all nodes for a pod, by power and by the carbon intensity of zones, shape ``(n_slots,)``."""
-    if fleet.marginal is not None:
-        return 10.0 * placement_levels(costs_w_min(pod, fleet, fleet.marginal)).astype(np.float64)
+    order = placement_order(pod, fleet)
+    if order is not None:
+        return 10.0 * placement_levels(order.costs).astype(np.float64)
     by_power = node_scores(fleet.scoring, pod.view, pod.requests, fleet.twins, fleet.load)
     return with_zone_points(by_power, fleet.points_for(pod.chosen_zone))
 

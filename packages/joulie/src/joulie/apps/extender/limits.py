@@ -13,11 +13,13 @@ from joulie.domain.grid.power_limits import NO_LIMITS, PowerLimits, power_limits
 from joulie.domain.grid.request import Cascade, workload_type
 
 MAX_POWER, EFFICIENCY = "max_power", "efficiency"
+GPU_ROOM = "gpu_room"
 LIMIT_REFUSALS = {
     MAX_POWER: "the node's power at full load exceeds the pod's max-power-watts",
     EFFICIENCY: "the node has fewer CPUs per watt than the pod's min-efficiency",
+    GPU_ROOM: "no GPU of the node has as much left as the pod's gpu-milli",
 }
-"""Reason of a refusal by the Gardener's name for it."""
+"""Reason of a refusal by the Gardener's name for it, and by ours where it has none."""
 _REMEMBERED = 16
 """Number of limits of which a view remembers the nodes."""
 _POLICIES_ENABLED = {names.POLICIES_LABEL: names.POLICIES_ENABLED}

@@ -23,6 +23,7 @@ from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.hardware import Catalogue
 from joulie.domain.scoring.marginal_energy import ScoringAim
 from joulie.domain.scoring.occupancy import Occupancy
+from joulie.domain.scoring.shared_gpus import SharedGpus
 from joulie.program import logs, tracing
 from joulie.program.http import ALL_INTERFACES, Probes, Server, lame_duck, observability_app, parse_address
 from joulie.program.run import run
@@ -72,6 +73,7 @@ async def serve(
     """
     registry = CollectorRegistry()
     occupancy = Occupancy() if settings.scoring is ScoringAim.MARGINAL else None
+    shared = SharedGpus() if settings.scoring is ScoringAim.FRUGAL else None
     fleet = Fleet(
         settings.twin_staleness_s,
         settings.scoring,
@@ -79,6 +81,7 @@ async def serve(
         intensity_weight=settings.intensity_weight,
         profiles=profiles,
         occupancy=occupancy,
+        shared=shared,
     )
     labels = NodeLabels(settings.power_profile_label, settings.mode)
     connection = KubeClient.connect(
@@ -94,6 +97,7 @@ async def serve(
             labels=labels,
             intensity_namespace=settings.intensity_namespace,
             occupancy=occupancy,
+            shared=shared,
         )
         door = Extender(fleet, feed.profile, feed.states, ExtenderMetrics(registry), time.time, labels=labels)
         StateCollector(lambda: door.view, feed.states, registry)

@@ -15,6 +15,7 @@ from joulie.apps.extender.fleet import FleetView
 from joulie.domain.scoring.extender import NodeClass
 
 VERBS = ("filter", "prioritize", "preempt")
+_POWER_REASONS = ("max_power", "efficiency")
 _BUCKETS_S = (0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
@@ -48,7 +49,7 @@ class ExtenderMetrics:
             for prefix in ("compute_gardener_scheduler", "scheduler_compute_gardener")
         ]
         for counter in self._by_power:
-            for reason in ("max_power", "efficiency"):
+            for reason in _POWER_REASONS:
                 counter.labels(reason)
         # Label lookups are on the scheduler's critical path: the common ones are done once.
         self._answered = {verb: self._requests.labels(verb, "200") for verb in VERBS}
@@ -72,8 +73,8 @@ class ExtenderMetrics:
     def refused_by_power(self, by_reason: Tally[str]) -> None:
         """Count candidates refused by limits of pods."""
         for counter in self._by_power:
-            for reason, count in by_reason.items():
-                counter.labels(reason).inc(count)
+            for reason in _POWER_REASONS:
+                counter.labels(reason).inc(by_reason[reason])
 
 
 class StateCollector(Collector):

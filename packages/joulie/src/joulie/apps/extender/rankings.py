@@ -7,11 +7,11 @@ from collections.abc import Hashable
 import numpy as np
 
 from joulie.apps.extender import wire
-from joulie.apps.extender.fleet import N_SCORES, UNKNOWN_SLOT, FleetView, MarginalView, Roster, slots_of
-from joulie.apps.extender.judge import JudgedPod, costs_w_min, scores
+from joulie.apps.extender.fleet import N_SCORES, UNKNOWN_SLOT, FleetView, Roster, slots_of
+from joulie.apps.extender.judge import JudgedPod, Order, placement_order, scores
 from joulie.domain.scoring.extender import WIRE_MAXIMUM
 from joulie.domain.scoring.marginal_placement import cheapest
-from joulie.domain.units import FloatArray, IntArray
+from joulie.domain.units import IntArray
 
 _CACHED_KINDS = 16
 """Number of kinds of pods in the least-recently-used cache: pods may all differ."""
@@ -44,25 +44,24 @@ class Rankings:
             entries = list(map(ranking.entries.__getitem__, candidates))
         except KeyError:
             entries = _entries(ranking.by_slot, candidates, fleet.roster)
-        if fleet.marginal is not None:
-            self._raise_best(entries, candidates, ranking, pod, fleet.marginal)
+        order = ranking.order(pod)
+        if order is not None:
+            self._raise_best(entries, candidates, ranking.fleet.roster, order)
         return wire.json_array(entries)
 
     @staticmethod
-    def _raise_best(
-        entries: list[bytes], candidates: list[str], ranking: _Ranking, pod: JudgedPod, marginal: MarginalView
-    ) -> None:
+    def _raise_best(entries: list[bytes], candidates: list[str], roster: Roster, order: Order) -> None:
         """Give the cheapest candidate the score that no other node has."""
-        roster, costs = ranking.fleet.roster, ranking.costs_w_min(pod, marginal)
+        costs, ranks = order.costs, order.ranks
         if len(candidates) > _FEW_CANDIDATES * len(roster.slots):
             # The cheapest of all nodes is most likely among so many, and found faster than the slots of all of them.
             asked = set(candidates)
-            for slot in cheapest(costs, marginal.ranks, _CHEAPEST):
+            for slot in cheapest(costs, ranks, _CHEAPEST):
                 if roster.names[slot] in asked:
                     entries[candidates.index(roster.names[slot])] = roster.entries[slot * N_SCORES + WIRE_MAXIMUM]
                     return
         slots = slots_of(roster, candidates)
-        for best in cheapest(costs[slots], marginal.ranks[slots], 1):
+        for best in cheapest(costs[slots], ranks[slots], 1):
             entries[best] = roster.entries[int(slots[best]) * N_SCORES + WIRE_MAXIMUM]
 
     def _ranking(self, pod: JudgedPod, n_candidates: int, fleet: FleetView) -> _Ranking:
@@ -99,7 +98,7 @@ class _Ranking:
         self.fleet = fleet
         self.by_slot = by_slot
         self.entries: dict[str, bytes] = {}
-        self._costs_w_min: FloatArray | None = None
+        self._order: tuple[Order | None] | None = None
         self._names: list[str] = []
         self._slots: IntArray = np.empty(0, np.int64)
 
@@ -116,14 +115,14 @@ class _Ranking:
     def renew(self, fleet: FleetView, by_slot: IntArray) -> None:
         """Switch to another view of the same roster."""
         former, self.fleet, self.by_slot = self.by_slot, fleet, by_slot
-        self._costs_w_min = None
+        self._order = None
         self._replace(former)
 
-    def costs_w_min(self, pod: JudgedPod, marginal: MarginalView) -> FloatArray:
-        """Costs by slot for this kind of pod in this view."""
-        if self._costs_w_min is None:
-            self._costs_w_min = costs_w_min(pod, self.fleet, marginal)
-        return self._costs_w_min
+    def order(self, pod: JudgedPod) -> Order | None:
+        """The order for this kind of pod in this view, if scores alone do not express it."""
+        if self._order is None:
+            self._order = (placement_order(pod, self.fleet),)
+        return self._order[0]
 
     def _replace(self, former: IntArray) -> None:
         """Replace the entries of nodes whose score changed."""

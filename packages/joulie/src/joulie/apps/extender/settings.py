@@ -42,8 +42,9 @@ class ExtenderSettings(ModeSettings, ServerSettings):
     scoring: ScoringAim = choice(
         "SCORING",
         ScoringAim.HEADROOM,
-        "What makes a node good: headroom under its limit; energy, the least power that the pod adds; or marginal, the "
-        "least energy over the pod's expected duration where empty nodes rest or leave, which also watches pods.",
+        "What makes a node good: headroom under its limit; energy, the least power that the pod adds; marginal, the "
+        "least energy over the pod's expected duration where empty nodes rest or leave; or frugal, the least free GPU "
+        "made useless and the least power, for pods that share GPUs. The last two also watch pods.",
         ScoringAim,
     )
     intensity_weight: float = number(

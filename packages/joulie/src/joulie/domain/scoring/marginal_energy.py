@@ -36,6 +36,8 @@ class ScoringAim(StrEnum):
     """The least added power."""
     MARGINAL = "marginal"
     """The least energy over the pod's expected duration, nodes that can rest instead included."""
+    FRUGAL = "frugal"
+    """The least free GPU made useless and the least added power, for pods that share GPUs."""
 
 
 def node_scores(

@@ -1,0 +1,21 @@
+"""Nodes whose GPUs have no room for a pod that asks by annotation: kube-scheduler knows at most a sum of the node."""
+
+from __future__ import annotations
+
+from joulie.apps.extender.fleet import FleetView
+from joulie.apps.extender.judge import JudgedPod, gpu_request
+from joulie.apps.extender.limits import GPU_ROOM
+from joulie.domain.scoring.shared_gpus import has_room
+
+
+def without_room(candidates: list[str], pod: JudgedPod, fleet: FleetView) -> dict[str, str]:
+    """The nodes, with the reason; a node of which it is not known what is left has room."""
+    request = gpu_request(pod)
+    if fleet.sharing is None or request is None or pod.demand is None or not pod.demand.stated:
+        return {}
+    states, slots = fleet.sharing.states, fleet.roster.slots
+    return {
+        name: GPU_ROOM
+        for name in candidates
+        if name in slots and (state := states[slots[name]]) is not None and not has_room(state, request)
+    }
