@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulie.adapters.kubelet.pod_resources import PodResources
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
 from joulie.adapters.kubernetes.resources import NODE_TWINS
 from joulie.adapters.kubernetes.times import rfc3339
@@ -50,6 +51,10 @@ def machine(tmp_path: Path) -> Machine:
     intel_two_sockets(machine.sys)
     machine.settings["pod_resources_socket"] = tmp_path / "kubelet.sock"
     return machine
+
+
+async def raised(fault: Exception) -> bytes:
+    raise fault
 
 
 def limits_w(driver: FakeGpus) -> list[float]:
@@ -162,7 +167,14 @@ def test_limit_ends_when_the_operator_is_silent(
     scenario(machine, steps)
 
 
-def test_kubelet_that_does_not_answer_leaves_it_to_the_operator(machine: Machine, driver: FakeGpus) -> None:
+@pytest.mark.parametrize("fault", [None, ModuleNotFoundError("No module named 'h2'")])
+def test_kubelet_that_does_not_answer_leaves_it_to_the_operator(
+    machine: Machine, driver: FakeGpus, fault: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever goes wrong in asking it: an image without h2 once stopped every cycle, CPU caps included."""
+    if fault is not None:
+        monkeypatch.setattr(PodResources, "_list", lambda _self: raised(fault))
+
     async def steps(bench: Bench, gpu: str) -> None:
         await limit(bench, gpu, 450.0)
         await until(lambda: limits_w(driver) == [450.0, 700.0])

@@ -37,13 +37,20 @@ class GpuHolders:
         self._problem: str | None = None
 
     async def read(self) -> None:
-        """Ask the kubelet; where it does not answer, holders are not known, which is logged once."""
+        """Ask the kubelet; where that fails, whatever the reason, holders are not known, which is logged once.
+
+        It comes before the caps: a fault in here must not stop those of the CPUs.
+        """
+        found, problem, unexpected = None, None, False
         try:
-            self._read, problem = await self._allocations(), None
+            found = await self._allocations()
         except SourceError as error:
-            self._read, problem = None, str(error)
+            problem = str(error)
+        except Exception as error:
+            problem, unexpected = f"{type(error).__name__}: {error}", True
+        self._read = found
         if problem is not None and self._problem is None:
-            _log.warning("the holders of GPUs are not known", extra={"problem": problem})
+            _log.warning("the holders of GPUs are not known", extra={"problem": problem}, exc_info=unexpected)
         self._problem = problem
 
     def of(self, gpus: Sequence[PowerDevice], *, complete: bool) -> Mapping[str, Holding]:
