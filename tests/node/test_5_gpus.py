@@ -110,7 +110,7 @@ def test_a_jobs_limit_reaches_its_gpu_alone_and_ends_with_it(gpus: GpuNode) -> N
     assert (rows[first]["job"], rows[first]["limit_w"]) == ("Pod/first", DEFAULT_W)
 
     gpus.site.kill(gpus.site.pod(NVIDIA_AGENT))
-    assert gpus.limits_w()[limited] == OWN_W
+    gpus.await_limits(**{limited: OWN_W})
     gpus.site.delete_pods("limited")
     gpus.await_limits()
     # Whoever gets the GPU next has all of its power.
