@@ -1,17 +1,20 @@
 """What holds of the operator's steps whatever happens in the cluster."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulie.domain.control import ControlSettings, Memory, Snapshot, StoredState, controlled_node, decide
+from joulie.domain.capping.node_limits import PowerCeiling
+from joulie.domain.control import ControlSettings, Memory, Override, Snapshot, StoredState, controlled_node, decide
+from joulie.domain.control_caps import ReportedCap, ReportedCaps
+from joulie.domain.control_decision import KeptDecisions
 from joulie.domain.control_power import SourceReadings, choose_power
-from joulie.domain.drain import DrainingPerformance, SchedulableClass
+from joulie.domain.drain import DrainingPerformance, DrainSettings, Escalation, SchedulableClass
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import resolve
-from joulie.domain.policy import DEFAULT_CAPS, POLICIES, ClusterSnapshot, PolicySettings, Profile
+from joulie.domain.policy import DEFAULT_CAPS, POLICIES, Cap, ClusterSnapshot, PolicySettings, Profile
 
 HARDWARE = [
     resolve(None, labels, {"cpu": 192.0}, BUILTIN_CATALOGUE)
@@ -114,6 +117,68 @@ def test_a_restart_between_two_steps_flaps_nothing(first, second):
         node.guarded.schedulable for node in went_on.nodes
     ]
     assert [node.caps for node in restarted.nodes] == [node.caps for node in went_on.nodes]
+
+
+REPORTS = st.builds(
+    ReportedCap, st.sampled_from([None, Cap(60.0), Cap(watts=200.0)]), st.just("blocked"), st.booleans(), st.booleans()
+)
+
+
+@st.composite
+def varied_snapshots(draw):
+    """One moment of a cluster with all that decisions depend on."""
+    nodes, *rest = draw(clusters())
+    enforced = st.booleans() | st.just(True)
+    nodes = tuple(
+        node._replace(enforced=draw(enforced), not_ready_since_s=draw(st.sampled_from([None, 1e9]))) for node in nodes
+    )
+    named = st.sampled_from(NAMES)
+    return replace(
+        snapshot((nodes, *rest), 1e9),
+        overrides=draw(st.dictionaries(named, st.builds(Override, named, st.sampled_from(Profile)))),
+        full_power=draw(st.none() | st.dictionaries(named, st.integers(0, 3))),
+        reported=draw(st.none() | st.dictionaries(named, st.builds(ReportedCaps, REPORTS, REPORTS))),
+        ceilings=draw(st.dictionaries(named, st.builds(PowerCeiling, st.sampled_from([None, 180.0]), st.none()))),
+    )
+
+
+CHANGES = ["nodes", "performance_demand", "blocking", "overrides", "full_power", "reported", "ceilings"]
+
+
+@st.composite
+def courses(draw):
+    """Moments of one cluster, between which little changes, and often nothing but the time."""
+    first, other = draw(varied_snapshots()), draw(varied_snapshots())
+    kinds = [first]
+    for name in draw(st.lists(st.sampled_from(CHANGES), unique=True, max_size=2)):
+        changed = {name: getattr(other, name)} | ({"power": other.power} if name == "nodes" else {})
+        kinds.append(replace(first, **changed))
+    now_s, moments = 1e9, []
+    for _ in range(draw(st.integers(2, 10))):
+        # A clock may also be set back.
+        now_s += draw(st.floats(-30.0, 120.0))
+        moments.append(replace(draw(st.sampled_from(kinds)), now_s=now_s))
+    return moments
+
+
+@settings(max_examples=100)
+@given(
+    courses(),
+    st.sampled_from(sorted(POLICIES)),
+    st.sampled_from(Escalation),
+    st.frozensets(st.sampled_from(NAMES), max_size=2),
+)
+def test_decisions_that_were_kept_are_those_that_would_be_made_anew(moments, policy_name, escalation, failed):
+    policy, memory = POLICIES[policy_name](PolicySettings()), Memory()
+    control = ControlSettings(drain=DrainSettings(timeout_s=120.0, escalation=escalation))
+    for moment in moments:
+        kept = decide(moment, memory, control, policy)
+        anew = decide(moment, replace(memory, columns=None, kept=KeptDecisions()), control, policy)
+        assert (kept.nodes, kept.transitions, kept.next_due_s) == (anew.nodes, anew.transitions, anew.next_due_s)
+        assert (kept.memory.states, kept.memory.would) == (anew.memory.states, anew.memory.would)
+        for column in fields(kept.twin):
+            np.testing.assert_array_equal(getattr(kept.twin, column.name), getattr(anew.twin, column.name))
+        memory = kept.memory.published(memory, failed, moment.now_s)
 
 
 @settings(max_examples=50)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from joulie.domain.capping.node_limits import PowerCeiling
 from joulie.domain.control import (
     ControlSettings,
     Facility,
@@ -424,3 +425,14 @@ def test_trends_are_of_the_nodes_time_where_it_runs_faster_than_the_clock():
 
     assert trend_w_per_min(1.0) == pytest.approx(600.0)
     assert trend_w_per_min(20.0) == pytest.approx(30.0)
+
+
+def test_a_node_at_rest_is_decided_once_until_one_of_its_inputs_changes():
+    node = cpu_node()
+    first = step([node], eco=["n"], memory=Memory({"n": ActiveEco()}))
+    second = step([cpu_node()], eco=["n"], now_s=2000.0, memory=first.memory)
+    assert second.nodes[0] is first.nodes[0]
+    third = step([node], eco=["n"], now_s=3000.0, memory=second.memory, ceilings={"n": PowerCeiling(150.0, None)})
+    assert third.nodes[0].caps.cpu == Cap(watts=150.0)
+    other = ControlSettings(caps={profile: ProfileCaps(Cap(80.0), None) for profile in Profile})
+    assert step([node], eco=["n"], memory=second.memory, settings=other).nodes[0].caps.cpu == Cap(80.0)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from joulie.domain.control_caps import UNCAPPED, UNREPORTED, CapTable, NodeCaps, in_force, is_unlimited, under
 from joulie.domain.control_decision import (
     Decision,
     Memory,
@@ -25,27 +24,20 @@ from joulie.domain.control_inputs import (
     ControlledNode,
     ControlSettings,
     Facility,
+    NodeColumns,
     Override,
     Snapshot,
     StoredState,
     Would,
     controlled_node,
 )
+from joulie.domain.control_nodes import NOT_READY, decide_nodes
 from joulie.domain.control_power import PowerChoice, PowerHistory, choose_power
-from joulie.domain.control_transitions import state_before, transitions_of
+from joulie.domain.control_transitions import transitions_of
 from joulie.domain.cooling_stress import REFERENCE_AMBIENT_K, CoolingStressModel, linear_cooling_stress
-from joulie.domain.drain import (
-    ActiveEco,
-    ActivePerformance,
-    DrainingPerformance,
-    GuardDecision,
-    NodeState,
-    SchedulableClass,
-    guard,
-)
+from joulie.domain.drain import DrainingPerformance
 from joulie.domain.policy import ClusterSnapshot, Plan, Policy, Profile
 from joulie.domain.twin import FleetReadings, FleetTwin, twin_fleet
-from joulie.domain.units import FloatArray
 
 __all__ = [
     "NOT_READY",
@@ -69,9 +61,6 @@ __all__ = [
     "decide",
 ]
 
-NOT_READY = "not-ready"
-"""In place of the policy where a node gave up its performance slot because it is not ready."""
-
 
 class IncompletePlanError(ValueError):
     """A policy's plan lacks a profile for some nodes, against its contract."""
@@ -93,10 +82,6 @@ def complete(plan: Plan, cluster: ClusterSnapshot) -> Plan:
     return plan
 
 
-_RELEASED = GuardDecision(ActivePerformance(), Profile.PERFORMANCE, SchedulableClass.PERFORMANCE)
-"""Of a node on which nothing is applied: full power, open to all pods."""
-
-
 def decide(
     snapshot: Snapshot,
     memory: Memory,
@@ -116,14 +101,16 @@ def decide(
     Raises:
         InvalidQuantityError: a quantity is NaN or out of range.
     """
+    columns = memory.columns
+    if columns is None or columns.nodes is not snapshot.nodes:
+        columns = NodeColumns.of(snapshot.nodes)
     unavailable = _unavailable(snapshot, settings)
-    plan = _plan(snapshot, memory, unavailable, policy)
-    nodes = _decide_nodes(snapshot, memory, settings, plan, unavailable)
-    names = tuple(decision.node.name for decision in nodes)
+    plan = _plan(snapshot, columns, memory, unavailable, policy)
+    nodes, kept = decide_nodes(snapshot, memory, settings, plan, unavailable)
+    names = columns.names
     power = choose_power(snapshot.power, len(nodes), snapshot.now_s, settings.stale_after_s)
     history = memory.history.extended(names, power)
-    twin = _twins(snapshot, nodes, power, history, settings, cooling)
-    timed_out = frozenset(decision.node.name for decision in nodes if decision.guarded.timed_out)
+    twin = _twins(snapshot, columns, nodes, power, history, settings, cooling)
     return Decision(
         snapshot.now_s,
         nodes,
@@ -131,8 +118,8 @@ def decide(
         power,
         tuple(transitions_of(nodes, snapshot, memory)),
         Memory(
-            {decision.node.name: decision.state for decision in nodes},
-            timed_out,
+            {name: decision.guarded.state for name, decision in zip(names, nodes, strict=True)},
+            frozenset(decision.node.name for decision in nodes if decision.guarded.timed_out),
             history,
             {
                 decision.node.name: Would(would.profile, would.draining)
@@ -140,6 +127,8 @@ def decide(
                 if (would := decision.planned)
             },
             _record(plan, memory, snapshot.now_s),
+            columns,
+            kept,
         ),
         _next_due_s(nodes, plan, snapshot.now_s, settings),
     )
@@ -156,13 +145,17 @@ def _unavailable(snapshot: Snapshot, settings: ControlSettings) -> frozenset[str
     return lost if len(lost) < len(eligible) else frozenset()
 
 
-def _plan(snapshot: Snapshot, memory: Memory, unavailable: frozenset[str], policy: Policy) -> Plan:
+def _plan(
+    snapshot: Snapshot, columns: NodeColumns, memory: Memory, unavailable: frozenset[str], policy: Policy
+) -> Plan:
     """The policy's plan for the nodes that can run pods.
 
     Raises:
         IncompletePlanError: it leaves nodes out.
     """
-    nodes = tuple(node.planned for node in snapshot.nodes if node.eligible and node.name not in unavailable)
+    nodes = columns.planned
+    if unavailable:
+        nodes = tuple(node for node in nodes if node.name not in unavailable)
     record = memory.planned or _stored_plan(snapshot)
     previous = None if record is None else record.at(snapshot.now_s)
     cluster = ClusterSnapshot(nodes, snapshot.performance_demand, snapshot.now_s, len(unavailable), previous)
@@ -183,126 +176,46 @@ def _record(plan: Plan, memory: Memory, now_s: float) -> PlanRecord:
     return before if before is not None and before.performance_nodes == count else PlanRecord(count, now_s)
 
 
-def _decide_nodes(
-    snapshot: Snapshot, memory: Memory, settings: ControlSettings, plan: Plan, unavailable: frozenset[str]
-) -> tuple[NodeDecision, ...]:
-    usual_caps = CapTable(settings.caps, absolute_gpu_caps=settings.absolute_gpu_caps)
-    full_power = snapshot.blocking if snapshot.full_power is None else snapshot.full_power
-    decisions: list[NodeDecision] = []
-    for node in snapshot.nodes:
-        name = node.name
-        blocking = snapshot.blocking.get(name, 0)
-        if not node.eligible:
-            decisions.append(NodeDecision(node, _RELEASED, UNCAPPED, "", blocking))
-            continue
-        override = snapshot.overrides.get(name)
-        if override is not None:
-            planned, source = override.profile, override.name
-        elif name in unavailable:
-            planned, source = Profile.ECO, NOT_READY
-        else:
-            planned, source = plan.profiles[name], plan.policy
-        if not node.enforced:
-            caps = _caps(node, planned, override, plan, usual_caps)
-            would = Planned(planned, caps, planned is Profile.ECO and blocking > 0)
-            decisions.append(NodeDecision(node, _RELEASED, UNCAPPED, source, blocking, would))
-            continue
-        state = state_before(name, snapshot, memory)
-        lifting = full_power.get(name, 0)
-        reported = None if snapshot.reported is None else snapshot.reported.get(name, UNREPORTED)
-        ceiling = snapshot.ceilings.get(name)
-        unlimited = False
-        if reported is not None and isinstance(state, ActiveEco):
-            eco_caps = _caps(node, Profile.ECO, override, plan, usual_caps)
-            unlimited = is_unlimited(under(eco_caps, ceiling, node.hardware), reported)
-        guarded = guard(
-            state, planned, blocking, snapshot.now_s, settings.drain, full_power_pods=lifting, unlimited=unlimited
-        )
-        own = _caps(node, guarded.profile, override, plan, usual_caps)
-        caps = wanted = under(own, ceiling, node.hardware)
-        missing: tuple[str, ...] = ()
-        if reported is not None:
-            caps, missing = in_force(caps, reported)
-        holding = _holding(guarded.state, blocking, lifting)
-        decisions.append(NodeDecision(node, guarded, caps, source, holding, None, missing, wanted, own.gpu_percent))
-    return tuple(decisions)
-
-
-def _holding(state: NodeState, blocking: int, full_power: int) -> int:
-    """Number of pods that a node waits for, or that are capped on it."""
-    match state:
-        case ActiveEco() | DrainingPerformance(lifted=True):
-            return full_power
-        case _:
-            return blocking
-
-
-def _caps(
-    node: ControlledNode, profile: Profile, override: Override | None, plan: Plan, usual_caps: CapTable
-) -> NodeCaps:
-    """Caps of a node under a profile: while a drain holds, not yet those of the planned one or of an override."""
-    planned = plan.caps.get(node.name)
-    if override is not None and profile is override.profile:
-        return usual_caps.overridden(node.hardware, profile, override.cpu, override.gpu, planned)
-    return usual_caps.of(node.hardware, profile, planned)
-
-
 def _twins(
     snapshot: Snapshot,
+    columns: NodeColumns,
     nodes: Sequence[NodeDecision],
     power: PowerChoice,
     history: PowerHistory,
     settings: ControlSettings,
     cooling: CoolingStressModel,
 ) -> FleetTwin:
-    now_s = snapshot.now_s
-    controlled = [decision.node for decision in nodes]
-    limits = np.array([node.limits for node in controlled], dtype=np.float64).reshape(-1, 4)
-    percents = np.array([decision.caps[2:] for decision in nodes], dtype=np.float64).reshape(-1, 2)
-    racks = sorted({node.rack for node in controlled if node.rack is not None})
-    index: dict[str | None, int] = {rack: position for position, rack in enumerate(racks)}
-    rack = np.array([index.get(node.rack, -1) for node in controlled], dtype=np.int64)
-    zones = [node.zone for node in controlled]
-    ambient_k = _ambient_k(controlled, snapshot.facility)
+    limits, racks, caps = columns.limits, columns.racks, [decision.caps for decision in nodes]
+    ambient_k = columns.ambient_k(snapshot.facility)
     readings = FleetReadings(
         cpu_tdp_w=limits[:, 0],
         gpu_tdp_w=limits[:, 1],
         cores=limits[:, 2],
         gpus=limits[:, 3],
-        hardware_known=np.array([node.limits_known for node in controlled], dtype=np.bool_),
+        hardware_known=columns.limits_known,
         measured_w=power.power_w,
         power_known=power.known,
-        cpu_cap_percent=percents[:, 0],
-        gpu_cap_percent=percents[:, 1],
+        cpu_cap_percent=np.array([one.cpu_percent for one in caps], dtype=np.float64),
+        gpu_cap_percent=np.array([one.gpu_percent for one in caps], dtype=np.float64),
         ambient_k=np.where(np.isnan(ambient_k), REFERENCE_AMBIENT_K, ambient_k),
         ambient_known=~np.isnan(ambient_k),
-        zones=zones,
-        rack=rack,
+        zones=columns.zones,
+        rack=columns.rack,
         rack_capacity_w=np.array([settings.rack_capacity_w.get(name, settings.default_capacity_w) for name in racks]),
         cluster_capacity_w=settings.cluster_capacity_w,
         rack_power_w=np.array([snapshot.facility.rack_power_w.get(name, np.nan) for name in racks]),
         sample_time_s=history.time_s * settings.time_scale,
         sample_power_w=history.power_w,
-        sample_valid=history.recent(now_s, settings.trend_window_s),
+        sample_valid=history.recent(snapshot.now_s, settings.trend_window_s),
     )
     return twin_fleet(readings, cooling=cooling, facility_pue=snapshot.facility.pue)
-
-
-def _ambient_k(nodes: Sequence[ControlledNode], facility: Facility) -> FloatArray:
-    """Air temperature of each node, K: its own, else its zone's, else the building's, else NaN."""
-    everywhere_k = np.nan if facility.ambient_k is None else facility.ambient_k
-    by_zone_k = [facility.zone_ambient_k.get(node.zone or "", everywhere_k) for node in nodes]
-    by_node_k = facility.node_ambient_k
-    return np.array(
-        [by_node_k.get(node.name, zone_k) for node, zone_k in zip(nodes, by_zone_k, strict=True)], dtype=np.float64
-    )
 
 
 def _next_due_s(nodes: Sequence[NodeDecision], plan: Plan, now_s: float, settings: ControlSettings) -> float | None:
     drain = settings.drain
     due_s: list[float] = [] if plan.due_s is None else [plan.due_s]
     for decision in nodes:
-        state, not_ready_since_s = decision.state, decision.node.not_ready_since_s
+        state, not_ready_since_s = decision.guarded.state, decision.node.not_ready_since_s
         if not_ready_since_s is not None:
             due_s.append(not_ready_since_s + settings.not_ready_grace_s)
         if isinstance(state, DrainingPerformance):

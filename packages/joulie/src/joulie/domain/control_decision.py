@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from joulie.domain.control_caps import UNCAPPED, NodeCaps
-from joulie.domain.control_inputs import ControlledNode, Would
+from joulie.domain.capping.node_limits import PowerCeiling
+from joulie.domain.control_caps import UNCAPPED, CapsByProfile, NodeCaps, ReportedCaps
+from joulie.domain.control_inputs import ControlledNode, ControlSettings, NodeColumns, Override, Would
 from joulie.domain.control_power import PowerChoice, PowerHistory
-from joulie.domain.drain import DrainingPerformance, GuardDecision, NodeState, SchedulableClass
+from joulie.domain.drain import DrainingPerformance, DrainSettings, GuardDecision, NodeState, SchedulableClass
 from joulie.domain.hysteresis import PreviousPlan
 from joulie.domain.policy import Profile
 from joulie.domain.twin import FleetTwin
@@ -28,6 +29,43 @@ class PlanRecord(NamedTuple):
         return PreviousPlan(self.performance_nodes, max(0.0, now_s - self.since_s))
 
 
+class NodeInputs(NamedTuple):
+    """All that the decision about a node depends on, besides `Rules` and, where it drains or begins to, the time."""
+
+    node: ControlledNode
+    state: NodeState
+    planned: Profile
+    source: str
+    """The policy or override that the planned profile comes from."""
+    override: Override | None
+    plan_caps: CapsByProfile | None
+    """Caps that the plan has for this node; None for the usual ones."""
+    blocking: int
+    full_power: int
+    reported: ReportedCaps | None
+    ceiling: PowerCeiling | None
+
+
+class Rules(NamedTuple):
+    """Settings that decisions about single nodes depend on."""
+
+    drain: DrainSettings
+    caps: CapsByProfile
+    absolute_gpu_caps: bool
+
+    @classmethod
+    def of(cls, settings: ControlSettings) -> Rules:
+        """The rules of these settings."""
+        return cls(settings.drain, settings.caps, settings.absolute_gpu_caps)
+
+
+class KeptDecisions(NamedTuple):
+    """Decisions about nodes at rest, which stand until one of their inputs changes."""
+
+    rules: Rules | None = None
+    by_node: Mapping[str, tuple[NodeInputs, NodeDecision]] = {}
+
+
 @dataclass(frozen=True)
 class Memory:
     """State that one step hands to the next.
@@ -38,6 +76,8 @@ class Memory:
         history: recent power.
         would: what was reported of nodes in observe mode.
         planned: what hysteresis needs of the last plan; None before the first.
+        columns: of the last snapshot's nodes, for the next one if it has the same; None before the first.
+        kept: decisions that stand while their inputs do; without them a step decides the same and takes longer.
     """
 
     states: Mapping[str, NodeState] = field(default_factory=dict)
@@ -45,6 +85,8 @@ class Memory:
     history: PowerHistory = field(default_factory=PowerHistory)
     would: Mapping[str, Would] = field(default_factory=dict)
     planned: PlanRecord | None = None
+    columns: NodeColumns | None = None
+    kept: KeptDecisions = field(default_factory=KeptDecisions)
 
     def published(self, before: Memory, failed: frozenset[str], now_s: float) -> Memory:
         """This memory once its decision was written, which may have taken a while.

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
+
+import numpy as np
 
 from joulie.domain.capping.node_limits import PowerCeiling
 from joulie.domain.control_caps import ReportedCaps
@@ -16,7 +18,7 @@ from joulie.domain.drain import DrainSettings
 from joulie.domain.hardware.resolve import ResolvedHardware
 from joulie.domain.policy import DEFAULT_CAPS, Cap, PolicyNode, Profile, ProfileCaps
 from joulie.domain.twin import DEFAULT_RACK_CAPACITY_W, hardware_density
-from joulie.domain.units import non_negative, positive
+from joulie.domain.units import BoolArray, FloatArray, IntArray, non_negative, positive
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,58 @@ def controlled_node(
         enforced,
         not_ready_since_s,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class NodeColumns:
+    """What is fixed about the nodes of a snapshot, in columns; worked out again only when a node changes.
+
+    Attributes:
+        nodes: the nodes, in the order of all arrays.
+        names: their names.
+        planned: what policies see of those that are eligible.
+        limits: CPU TDP (W), GPU TDP (W), cores, GPUs; shape ``(n_nodes, 4)``.
+        limits_known: whether those are known, shape ``(n_nodes,)``.
+        racks: names of the racks.
+        rack: index into them, -1 where a node has none, shape ``(n_nodes,)``.
+        zones: cooling zone of each node; None where a node has none.
+    """
+
+    nodes: tuple[ControlledNode, ...]
+    names: tuple[str, ...]
+    planned: tuple[PolicyNode, ...]
+    limits: FloatArray
+    limits_known: BoolArray
+    racks: tuple[str, ...]
+    rack: IntArray
+    zones: tuple[str | None, ...]
+
+    @classmethod
+    def of(cls, nodes: tuple[ControlledNode, ...]) -> Self:
+        """The columns of these nodes."""
+        racks = sorted({node.rack for node in nodes if node.rack is not None})
+        index: dict[str | None, int] = {rack: position for position, rack in enumerate(racks)}
+        return cls(
+            nodes,
+            tuple(node.name for node in nodes),
+            tuple(node.planned for node in nodes if node.eligible),
+            np.array([node.limits for node in nodes], dtype=np.float64).reshape(-1, 4),
+            np.array([node.limits_known for node in nodes], dtype=np.bool_),
+            tuple(racks),
+            np.array([index.get(node.rack, -1) for node in nodes], dtype=np.int64),
+            tuple(node.zone for node in nodes),
+        )
+
+    def ambient_k(self, facility: Facility) -> FloatArray:
+        """Air temperature of each node, K: its own, else its zone's, else the building's, else NaN."""
+        everywhere_k = np.nan if facility.ambient_k is None else facility.ambient_k
+        by_zone_k, by_node_k = facility.zone_ambient_k, facility.node_ambient_k
+        ambient_k = np.full(len(self.nodes), everywhere_k, dtype=np.float64)
+        if by_zone_k:
+            ambient_k[:] = [by_zone_k.get(zone or "", everywhere_k) for zone in self.zones]
+        if by_node_k:
+            ambient_k[:] = [by_node_k.get(name, k) for name, k in zip(self.names, ambient_k.tolist(), strict=True)]
+        return ambient_k
 
 
 @dataclass(frozen=True)

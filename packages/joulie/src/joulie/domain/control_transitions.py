@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from joulie.domain.control_decision import Memory, NodeDecision, Transition, TransitionResult
+from joulie.domain.control_decision import Memory, NodeDecision, Planned, Transition, TransitionResult
 from joulie.domain.control_inputs import Snapshot
 from joulie.domain.drain import ActiveEco, ActivePerformance, DrainingPerformance, NodeState, restored
 from joulie.domain.policy import Profile
@@ -32,9 +32,8 @@ def transitions_of(nodes: Sequence[NodeDecision], snapshot: Snapshot, memory: Me
     """Changes of the nodes' states in a step, and those that the drain guard held back."""
     found: list[Transition] = []
     for decision in nodes:
-        name, after = decision.node.name, decision.state
-        known = memory.states.get(name)
-        before = state_before(name, snapshot, memory) if known is None else known
+        name, after = decision.node.name, decision.guarded.state
+        before = state_before(name, snapshot, memory)
         if type(before) is not type(after):
             found.append(_applied(decision, before))
             # The first look at what holds up a drain that was planned.
@@ -42,28 +41,25 @@ def transitions_of(nodes: Sequence[NodeDecision], snapshot: Snapshot, memory: Me
                 found.append(_deferred(decision, _need_full_power(decision.blocking)))
         elif decision.guarded.timed_out and name not in memory.timed_out:
             found.append(_deferred(decision, f"drain timed out: {decision.blocking} pods still need full power"))
-        observed = _observed(decision, snapshot, memory)
-        if observed is not None:
-            found.append(observed)
+        if decision.planned is not None:
+            found += _observed(decision, decision.planned, snapshot, memory)
     return found
 
 
-def _observed(decision: NodeDecision, snapshot: Snapshot, memory: Memory) -> Transition | None:
-    """A change of what would be done on a node in observe mode; None without one."""
-    would, name = decision.planned, decision.node.name
-    if would is None:
-        return None
+def _observed(decision: NodeDecision, would: Planned, snapshot: Snapshot, memory: Memory) -> list[Transition]:
+    """A change of what would be done on a node in observe mode, if there is one."""
+    name = decision.node.name
     stored = snapshot.stored.get(name)
     before = memory.would.get(name) or (stored.would if stored is not None else None)
     if before == (would.profile, would.draining) or (before is None and would.profile is Profile.PERFORMANCE):
-        return None
+        return []
     after: type[NodeState] = ActivePerformance
     reason = f"{would.profile} planned by {decision.policy}"
     if would.draining:
         after, reason = DrainingPerformance, f"{reason}, {decision.blocking} pods need full power"
     elif would.profile is Profile.ECO:
         after = ActiveEco
-    return Transition(name, ActivePerformance.__name__, after.__name__, TransitionResult.OBSERVED, reason)
+    return [Transition(name, ActivePerformance.__name__, after.__name__, TransitionResult.OBSERVED, reason)]
 
 
 def _applied(decision: NodeDecision, before: NodeState) -> Transition:

@@ -163,7 +163,9 @@ class ActiveEco:
 
     def observed(self, full_power_pods: int, now_s: float) -> ActiveEco | DrainingPerformance:
         """The state after another look at the node's pods: those that need full power and came since lift the caps."""
-        if self.forced_pods is None or full_power_pods <= self.forced_pods:
+        if full_power_pods == self.forced_pods:
+            return self
+        if self.forced_pods is None or full_power_pods < self.forced_pods:
             return ActiveEco(full_power_pods)
         return DrainingPerformance(since_s=now_s, quiet_since_s=None, lifted=True)
 
