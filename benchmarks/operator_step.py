@@ -1,10 +1,13 @@
-"""B6, operator: time from snapshot to decision and memory, by size of the cluster, and of a decision about budgets.
+"""B6, operator: time of a step and memory, by size of the cluster, and of a decision about budgets.
 
     python benchmarks/operator_step.py [--nodes 1000 --nodes 10000] [--pods-per-node 10] [--steps 20]
 
 The operator's caches list the cluster over HTTP from the fake API server, which runs in a process of its own, so that
-the memory measured is the operator's alone. Times of a step are CPU time of its one thread, which a busy machine does
-not blur. Prints one JSON object a size; exits with 1 if a target is missed.
+the memory measured is the operator's alone. A step decides from a snapshot and compares the decision with what is
+stored about each node. In a calm one power varies by 0.1 % and nothing has to be written; in a busy one the power of
+every node jumps, and every NodeTwin was written since the step before. Every node is under a power budget. Times of a
+step are CPU time of its one thread, which a busy machine blurs little. Prints one JSON object a size; exits with 1 if a
+target is missed.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -24,22 +28,32 @@ from typing import Any
 
 import click
 import numpy as np
+from msgspec.structs import replace as replace_fields
 
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.api.meta import ObjectMeta, OwnerReference
+from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
+from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.apps.operator.desired import desired_node, status_matches
+from joulie.adapters.kubernetes.control_reports import requests_cap
+from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES
+from joulie.apps.operator.apply import NODES_PER_YIELD, Publisher
+from joulie.apps.operator.desired import desired_node, with_timestamps
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.capping.budgets import Budget, BudgetMemory, BudgetNodes, decide_budgets
-from joulie.domain.control import Facility, Memory, decide
+from joulie.domain.capping.node_limits import PowerCeiling
+from joulie.domain.control import Decision, Facility, Memory, decide
 from joulie.domain.control_power import SourceReadings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.policy import POLICIES
+from joulie.domain.units import FloatArray
 from joulie_lab.fakes.kubernetes.api import Writer
 from joulie_lab.fakes.kubernetes.cluster import FakeCluster
 
 TARGET_NODES = 10_000
-TARGET_DECIDE_S = 0.150
-TARGET_MEMORY_MB = 700.0
+TARGET_STEP_S = 0.300
+TARGET_MEMORY_MB = 300.0
 BUDGETS = 500
 TARGET_BUDGETS_S = 0.300
 """CPU time of a decision about so many PowerBudgets over all nodes: racks in rows in a hall."""
@@ -141,45 +155,115 @@ def resident_mb() -> float:
     raise RuntimeError("/proc/self/status has no VmRSS")
 
 
+class Operator:
+    """The operator's step, timed, on a view of the cluster."""
+
+    def __init__(self, client: KubeClient, view: ClusterView, settings: OperatorSettings) -> None:
+        self.view = view
+        self.settings = settings
+        self.policy = POLICIES["queue_aware_v1"](settings.policy)
+        self.now_s = 1.8e9
+        self.memory = Memory()
+        self.ceilings: dict[str, PowerCeiling] = {}
+        self.publisher = Publisher(
+            client,
+            view,
+            settings,
+            may_write=lambda: False,
+            wrote=lambda _kind: None,
+            now_s=lambda: self.now_s,
+            ceiling=lambda node: self.ceilings[node],
+        )
+
+    def step(self, power_w: FloatArray) -> tuple[Decision, float, float, int]:
+        """One step at these powers: the decision, CPU time to decide and to compare (s), and nodes to write."""
+        self.now_s += 5.0
+        nodes = [one.name for one in self.view.nodes]
+        samples = {name: (self.now_s - 0.5, watts) for name, watts in zip(nodes, power_w.tolist(), strict=True)}
+        self.ceilings = {name: PowerCeiling(300.0, 290.0) for name in nodes}
+        began_s = time.thread_time()
+        readings = [SourceReadings.of("http", nodes, samples)]
+        snapshot = replace(self.view.snapshot(self.memory, readings, Facility(), self.now_s), ceilings=self.ceilings)
+        decision = decide(snapshot, self.memory, self.settings.control, self.policy)
+        decided_s = time.thread_time()
+        needs = [self.publisher.needs(decision, first) for first in range(0, len(nodes), NODES_PER_YIELD)]
+        compared_s = time.thread_time()
+        self.memory = decision.memory
+        return decision, decided_s - began_s, compared_s - decided_s, sum(map(len, needs))
+
+    def stored(self, decision: Decision) -> None:
+        """Show the decision as written, as the watch would."""
+        for index, node in enumerate(decision.nodes):
+            name = node.node.name
+            facts = self.view.node(name)
+            assert facts is not None
+            wanted = desired_node(decision, index, ceiling=self.ceilings[name])
+            written = NodeTwin(
+                metadata=ObjectMeta(
+                    name=name,
+                    owner_references=(OwnerReference(api_version="v1", kind="Node", name=name, uid=facts.uid),),
+                ),
+                spec=wanted.spec,
+                status=with_timestamps(wanted.status, None, self.now_s),
+            )
+            # What the watch does with an object that it was sent.
+            self.view.caches[NODE_TWINS.plural]._put(Key("", name), written)
+            labels = dict(facts.labels)
+            if requests_cap(wanted.spec):
+                labels[names.RESTORE_PENDING_LABEL] = "true"
+            seen = replace_fields(
+                facts, labels=labels, profile_label=wanted.profile_label, draining_label=wanted.draining_label
+            )
+            self.view.caches[NODES.plural].update(Key("", name), seen)
+
+
+def spread(name: str, times_s: Sequence[float]) -> dict[str, float]:
+    """Least and median of some times, ms."""
+    return {
+        f"{name}_least_ms": round(min(times_s) * 1e3, 1),
+        f"{name}_median_ms": round(median(times_s) * 1e3, 1),
+    }
+
+
 async def measure(kubeconfig: Path, nodes: int, pods: int, steps: int) -> dict[str, float]:
     settings = OperatorSettings(kubeconfig=kubeconfig)
-    policy, rng = POLICIES["queue_aware_v1"](settings.policy), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     async with KubeClient.connect(kubeconfig=kubeconfig) as client:
         view = ClusterView(client, settings, BUILTIN_CATALOGUE)
         watching = asyncio.create_task(view.run())
         began = time.perf_counter()
         await view.wait_synced()
         sync_s = time.perf_counter() - began
+        watching.cancel()
         gc.collect()
         gc.freeze()
-        memory, decide_s, compare_s = Memory(), [], []
-        now_s = 1.8e9
-        statuses: list[Any] = []
+        operator = Operator(client, view, settings)
+        usual_w = rng.uniform(200, 700, nodes)
+        # Until drains have settled, every node is written and shown.
+        for _ in range(3):
+            operator.now_s += 60.0
+            operator.stored(operator.step(usual_w)[0])
+        calm, busy = [], []
         for _ in range(steps):
-            now_s += 60.0
-            names = [one.name for one in view.nodes]
-            samples = {
-                name: (now_s - 5.0, watts) for name, watts in zip(names, rng.uniform(200, 700, len(names)), strict=True)
-            }
-            began = time.thread_time()
-            readings = [SourceReadings.of("http", names, samples)]
-            decision = decide(view.snapshot(memory, readings, Facility(), now_s), memory, settings.control, policy)
-            decide_s.append(time.thread_time() - began)
-            memory = decision.memory
-            began = time.thread_time()
-            wanted = [desired_node(decision, index) for index in range(len(decision.nodes))]
-            _ = [status_matches(one.status, old) for one, old in zip(wanted, statuses, strict=False)]
-            compare_s.append(time.thread_time() - began)
-            statuses = [one.status for one in wanted]
-        watching.cancel()
+            _, *times, written = operator.step(usual_w * rng.uniform(0.999, 1.001, nodes))
+            assert written == 0, f"{written} nodes to write in a calm step"
+            calm.append(times)
+        for _ in range(steps):
+            decision, *times, written = operator.step(rng.uniform(200, 700, nodes))
+            assert written > 0.9 * nodes, f"only {written} nodes to write in a busy step"
+            busy.append(times)
+            operator.stored(decision)
     resident = resident_mb()
     return {
         "nodes": nodes,
         "pods": pods,
         "sync_s": round(sync_s, 2),
-        "decide_median_ms": round(median(decide_s) * 1e3, 1),
-        "decide_max_ms": round(max(decide_s) * 1e3, 1),
-        "compare_median_ms": round(median(compare_s) * 1e3, 1),
+        **spread("calm_decide", [decide_s for decide_s, _ in calm]),
+        **spread("calm_compare", [compare_s for _, compare_s in calm]),
+        **spread("calm_step", [sum(times) for times in calm]),
+        **spread("busy_decide", [decide_s for decide_s, _ in busy]),
+        **spread("busy_compare", [compare_s for _, compare_s in busy]),
+        **spread("busy_step", [sum(times) for times in busy]),
         "budgets": BUDGETS,
         "budgets_median_ms": round(budgets_s(nodes, steps) * 1e3, 1),
         "resident_mb": round(resident, 1),
@@ -195,7 +279,7 @@ def in_own_process(pipe: Connection, kubeconfig: Path, nodes: int, pods: int, st
 @click.option("--pods-per-node", default=10, show_default=True)
 @click.option("--steps", default=20, show_default=True)
 def main(sizes: tuple[int, ...], pods_per_node: int, steps: int) -> None:
-    """Time from snapshot to decision, and memory, by size of the cluster."""
+    """Time of a step, and memory, by size of the cluster."""
     spawn = multiprocessing.get_context("spawn")
     missed = False
     for nodes in sizes:
@@ -207,13 +291,15 @@ def main(sizes: tuple[int, ...], pods_per_node: int, steps: int) -> None:
         mine, yours = spawn.Pipe()
         measured = spawn.Process(target=in_own_process, args=(yours, kubeconfig, nodes, pods, steps))
         measured.start()
+        yours.close()  # so that a failure there ends this, too
         result = mine.recv()
         measured.join()
         ours.send("done")
         server.join()
         print(json.dumps(result), flush=True)
         if nodes <= TARGET_NODES:
-            missed |= result["decide_median_ms"] > TARGET_DECIDE_S * 1e3 or result["resident_mb"] > TARGET_MEMORY_MB
+            missed |= max(result["calm_step_median_ms"], result["busy_step_median_ms"]) > TARGET_STEP_S * 1e3
+            missed |= result["resident_mb"] > TARGET_MEMORY_MB
             missed |= result["budgets_median_ms"] > TARGET_BUDGETS_S * 1e3
     sys.exit(1 if missed else 0)
 

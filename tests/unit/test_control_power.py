@@ -2,7 +2,14 @@
 
 import pytest
 
-from joulie.domain.control_power import HISTORY_SAMPLES, PowerHistory, PowerQuality, SourceReadings, choose_power
+from joulie.domain.control_power import (
+    HISTORY_SAMPLES,
+    PowerHistory,
+    PowerQuality,
+    SourceReadings,
+    choose_power,
+    quality_of,
+)
 from joulie.domain.units import InvalidQuantityError
 
 NODES = ("a", "b", "c", "d")
@@ -20,7 +27,7 @@ def test_the_best_fresh_sample_counts_and_what_fell_silent_is_known():
     )
     assert [found.source_of(index) for index in range(4)] == ["rapl", "utilization", None, None]
     assert found.power_w.tolist() == [300.0, 222.0, 0.0, 0.0]
-    assert [found.quality_of(index) for index in range(4)] == [
+    assert [quality_of(found.source_of(index), found.silent_source_of(index)) for index in range(4)] == [
         PowerQuality.FRESH,
         PowerQuality.DEGRADED,
         PowerQuality.STALE,

@@ -98,12 +98,12 @@ class PowerChoice:
         index = int(self.silent[node])
         return None if index == NO_SOURCE else self.sources[index]
 
-    def quality_of(self, node: int) -> PowerQuality:
-        """Quality of the sample of the node with this index."""
-        silent = self.silent[node] != NO_SOURCE
-        if self.source[node] != NO_SOURCE:
-            return PowerQuality.DEGRADED if silent else PowerQuality.FRESH
-        return PowerQuality.STALE if silent else PowerQuality.MISSING
+
+def quality_of(source: str | None, silent: str | None) -> PowerQuality:
+    """Quality of a node's sample, by the source chosen for it and the better one that has gone stale."""
+    if source is not None:
+        return PowerQuality.FRESH if silent is None else PowerQuality.DEGRADED
+    return PowerQuality.MISSING if silent is None else PowerQuality.STALE
 
 
 def choose_power(readings: Sequence[SourceReadings], n_nodes: int, now_s: float, stale_after_s: float) -> PowerChoice:

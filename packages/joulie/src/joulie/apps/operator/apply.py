@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -26,14 +26,16 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.v1alpha1 import GpuLimit, NodeTwin, NodeTwinStatus
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient, PatchKind
-from joulie.adapters.kubernetes.control_reports import not_restored_reason, requests_cap
+from joulie.adapters.kubernetes.control_reports import requests_cap
 from joulie.adapters.kubernetes.errors import ConflictError, NotFoundError
 from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES
-from joulie.adapters.kubernetes.times import time_or_none
 from joulie.adapters.kubernetes.writer import write_all
+from joulie.apps.operator.comparison import NOTHING, Comparison, Need, Stored, labels_match, need_of, updated_s
 from joulie.apps.operator.desired import (
     DesiredNode,
+    Grounds,
     desired_node,
+    desired_words,
     node_labels,
     released,
     spec_matches,
@@ -48,7 +50,7 @@ from joulie.domain.capping.node_limits import PowerCeiling
 from joulie.domain.control import Decision
 from joulie.program.leadership import NotLeadingError
 
-_NODES_PER_YIELD = 200
+NODES_PER_YIELD = 200
 """Nodes compared before yielding to the event loop."""
 _OVERDUE = 0.8
 """Age, as a share of the staleness threshold, from which a cycle refreshes a twin that the spread refreshes missed."""
@@ -70,15 +72,6 @@ class WriteKind(StrEnum):
     """A status of which only the timestamp is new."""
     LABELS = "labels"
     DELETE = "delete"
-
-
-class _Need(NamedTuple):
-    """Which parts of a node have to be written; `pending` is the label of a pending restore."""
-
-    labels: bool
-    spec: bool
-    status: bool
-    pending: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,9 +129,11 @@ class Publisher:
         self._ceiling = ceiling
         self._decision: Decision | None = None
         self._index: dict[str, int] = {}
+        self._twin_keys: dict[str, Key] = {}
         self._refreshes = _RefreshPlan((), 1.0)
         # Objects as returned by our own writes, until the watch has caught up.
         self._written: dict[Key, NodeTwin] = {}
+        self._comparison = Comparison()
         self._twin_seen = asyncio.Event()
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         view.watchers.append(self)
@@ -151,23 +146,36 @@ class Publisher:
         """Apply a decision to the cluster. Returns the nodes whose writes failed; the next cycle retries them."""
         node_names = tuple(node.node.name for node in decision.nodes)
         self._decision = decision
-        self._index = {name: index for index, name in enumerate(node_names)}
+        if node_names != tuple(self._index):
+            self._index = {name: index for index, name in enumerate(node_names)}
+            self._twin_keys = {name: _twin_key(name) for name in node_names}
         self._refreshes = self._refreshes.with_nodes(node_names, self._settings.twin_staleness_s / 2.0)
+        self._comparison.keep(self._index)
         jobs: list[_NodeJob] = []
         openings: list[str] = []
-        for index in range(len(decision.nodes)):
-            wanted = self._desired(decision, index)
-            need = self._need(wanted)
-            if need.labels and wanted.accepts_performance:
-                openings.append(wanted.node)
-            if any(self._before_opening(wanted, need)):
-                jobs.append((wanted.node, partial(self._write_node, wanted.node)))
-            if index % _NODES_PER_YIELD == 0:
-                await asyncio.sleep(0)
+        for first in range(0, len(node_names), NODES_PER_YIELD):
+            for wanted, need in self.needs(decision, first):
+                if need.labels and wanted.accepts_performance:
+                    openings.append(wanted.node)
+                if any(self._before_opening(wanted, need)):
+                    jobs.append((wanted.node, partial(self._write_node, wanted.node)))
+            await asyncio.sleep(0)
         jobs += self._orphans()
         problems = await self._run(jobs)
         closed = {problem.node for problem in problems}
         return problems + await self._open([node for node in openings if node not in closed])
+
+    def needs(self, decision: Decision, first: int) -> list[tuple[DesiredNode, Need]]:
+        """What has to be written for the next `NODES_PER_YIELD` nodes of a decision, from index `first` on.
+
+        Returns:
+            Desired states, without their numbers, and what of them is to be written; nodes without any are left out.
+        """
+        nodes = [node.node.name for node in decision.nodes[first : first + NODES_PER_YIELD]]
+        grounds = [Grounds.of(decision, index, *self._asked(node)) for index, node in enumerate(nodes, first)]
+        stored = [self._stored(node) for node in nodes]
+        found = self._comparison.needs(grounds, stored, decision.twin, first, overdue_s=self._overdue_s())
+        return [(wanted, need) for wanted, need in found if need != NOTHING]
 
     async def publish_nodes(self, nodes: Iterable[str]) -> list[Problem]:
         """Write these nodes at once, by the last decision and the newest ceilings; nothing before the first."""
@@ -193,39 +201,44 @@ class Publisher:
         if new is None:
             self._on_drift()
             return
-        wanted = self._wanted(new.spec.node_name)
+        wanted = self._words(new.spec.node_name)
         if wanted is not None and not spec_matches(wanted, new):
             self._on_drift()
 
     def labels_changed(self, node: str, facts: NodeFacts) -> None:
         """Check whether a node's labels are still as decided."""
-        wanted = self._wanted(node)
-        if wanted is not None and not _labels_match(wanted, facts):
+        wanted = self._words(node)
+        if wanted is not None and not labels_match(wanted, facts):
             self._on_drift()
 
     def _wanted(self, node: str) -> DesiredNode | None:
         index = self._index.get(node)
-        return None if index is None or self._decision is None else self._desired(self._decision, index)
+        if index is None or self._decision is None:
+            return None
+        return desired_node(self._decision, index, *self._asked(node))
 
-    def _desired(self, decision: Decision, index: int) -> DesiredNode:
-        node = decision.nodes[index].node.name
-        return desired_node(decision, index, self._advice(node), self._gpu_limits(node), self._ceiling(node))
+    def _words(self, node: str) -> DesiredNode | None:
+        """The desired state of a node, without its numbers."""
+        index = self._index.get(node)
+        if index is None or self._decision is None:
+            return None
+        return desired_words(Grounds.of(self._decision, index, *self._asked(node)))
+
+    def _asked(self, node: str) -> tuple[Advice, tuple[GpuLimit, ...], PowerCeiling | None]:
+        """What others than the decision ask of a node."""
+        return self._advice(node), self._gpu_limits(node), self._ceiling(node)
 
     # ---- what to write
 
-    def _need(self, wanted: DesiredNode) -> _Need:
-        facts = self._view.node(wanted.node)
-        if facts is None:
-            return _Need(False, False, False)
-        labels = not _labels_match(wanted, facts)
-        twin = self._twin(wanted.node)
-        pending = names.RESTORE_PENDING_LABEL in facts.labels
-        if twin is None:
-            return _Need(labels, True, True, requests_cap(wanted.spec) and not pending)
-        spec = not spec_matches(wanted, twin) or not _owned_by(twin, facts.uid)
-        overdue = facts.managed and self._age_s(twin) >= _OVERDUE * self._settings.twin_staleness_s
-        changed = not pending if requests_cap(wanted.spec) else pending and not spec and _is_restored(twin)
-        return _Need(labels, spec, overdue or not status_matches(wanted.status, twin.status), changed)
+    def _need(self, wanted: DesiredNode) -> Need:
+        return need_of(wanted, self._stored(wanted.node), overdue_s=self._overdue_s())
+
+    def _stored(self, node: str) -> Stored:
+        return Stored(self._view.node(node), self._twin(node))
+
+    def _overdue_s(self) -> float:
+        """A status from before this time is written whatever it says, s since the epoch."""
+        return self._now_s() - _OVERDUE * self._settings.twin_staleness_s
 
     def _orphans(self) -> Iterator[_NodeJob]:
         """Deletions of twins whose node is gone, and writes to nodes that are no longer selected."""
@@ -243,7 +256,7 @@ class Publisher:
                 yield node, partial(self._release, node)
 
     @staticmethod
-    def _before_opening(wanted: DesiredNode, need: _Need) -> _Need:
+    def _before_opening(wanted: DesiredNode, need: Need) -> Need:
         """What to write at once: the label that opens a node to performance pods comes last, see `_open`."""
         return need._replace(labels=False) if wanted.accepts_performance else need
 
@@ -253,17 +266,14 @@ class Publisher:
         Changes are left to the cycle.
         """
         wanted, twin = self._wanted(node), self._twin(node)
-        if wanted is None or twin is None or self._age_s(twin) < self._settings.twin_staleness_s / 4.0:
+        young_s = self._now_s() - self._settings.twin_staleness_s / 4.0
+        if wanted is None or twin is None or updated_s(twin) > young_s:
             return False
         return status_matches(wanted.status, twin.status)
 
     def _twin(self, node: str) -> NodeTwin | None:
-        return self._written.get(Key("", names.object_name(node))) or self._view.twin_of(node)
-
-    def _age_s(self, twin: NodeTwin) -> float:
-        """Age of a twin's status, s; infinite if it has no readable timestamp."""
-        updated_s = time_or_none(twin.status.last_updated)
-        return float("inf") if updated_s is None else self._now_s() - updated_s
+        key = self._twin_keys.get(node) or _twin_key(node)
+        return self._written.get(key) or self._view.twins.get(key)
 
     # ---- writing
 
@@ -319,12 +329,12 @@ class Publisher:
 
     def _is_shown(self, node: str) -> bool:
         """Whether the watch shows a node as open to performance pods; also if nobody has to wait for it any more."""
-        wanted, twin = self._wanted(node), self._view.twin_of(node)
+        wanted, twin = self._words(node), self._view.twin_of(node)
         if wanted is None or self._view.node(node) is None:
             return True
         return twin is not None and twin.status.schedulable_class == wanted.status.schedulable_class
 
-    async def _write(self, wanted: DesiredNode, need: _Need) -> None:
+    async def _write(self, wanted: DesiredNode, need: Need) -> None:
         """Write one node in a safe order: raise power before opening the node, close it before lowering power."""
         # A twin that does not exist yet needs its spec before its status.
         if wanted.accepts_performance or self._twin(wanted.node) is None:
@@ -406,6 +416,10 @@ class Publisher:
             raise NotLeadingError("this process no longer holds the lease: not written")
 
 
+def _twin_key(node: str) -> Key:
+    return Key("", names.object_name(node))
+
+
 def _replaced(status: NodeTwinStatus) -> dict[str, Any]:
     """The merge patch that makes the stored status equal `status`, except for the field that the agent owns."""
     stated: Mapping[str, Any] = msgspec.to_builtins(status)
@@ -417,24 +431,9 @@ def _replaced(status: NodeTwinStatus) -> dict[str, Any]:
     return {"status": fields}
 
 
-def _labels_match(wanted: DesiredNode, facts: NodeFacts) -> bool:
-    return (facts.profile_label, facts.draining_label) == (wanted.profile_label, wanted.draining_label)
-
-
 def _pending_label(wanted: DesiredNode) -> Mapping[str, str | None]:
     """The label that keeps a node's agent from before the first cap until the restore is confirmed."""
     return {names.RESTORE_PENDING_LABEL: "true" if requests_cap(wanted.spec) else None}
-
-
-def _is_restored(twin: NodeTwin) -> bool:
-    """Whether the node's agent has confirmed, for this very spec, that no cap is in force."""
-    control = twin.status.control_status
-    confirms = control is not None and control.observed_generation == twin.metadata.generation
-    return confirms and not not_restored_reason(twin)
-
-
-def _owned_by(twin: NodeTwin, node_uid: str) -> bool:
-    return any(owner.uid == node_uid for owner in twin.metadata.owner_references)
 
 
 class _RefreshPlan:

@@ -1,16 +1,18 @@
 """DesiredNode NodeTwins and node labels: a decision in the API's terms, and its comparison with what is stored.
 
-Scores and watts have dead-bands (1 point, 2 % of power), so that measurement noise causes no writes. Everything else
-is compared exactly, which also reverts edits by hand.
+Numbers have dead-bands, see `joulie.apps.operator.numbers`. Everything else is compared exactly, which also reverts
+edits by hand.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 import msgspec
+import numpy as np
 
 from joulie.adapters.kubernetes.api.v1alpha1 import (
     Condition,
@@ -34,13 +36,14 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
 )
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.operator.facts import DRAINING_CONDITION, FORCED_REASON, LIFTED_REASON
+from joulie.apps.operator.numbers import numbers_close, stored_numbers, wanted_numbers, with_numbers
 from joulie.apps.operator.power.columns import MODEL, sources_of
 from joulie.apps.operator.rescheduler.advice import NO_ADVICE, Advice
 from joulie.apps.operator.sources.catalogue import SOURCES
 from joulie.domain.capping.node_limits import PowerCeiling
 from joulie.domain.control import Decision, NodeDecision
 from joulie.domain.control_caps import NodeCaps, under
-from joulie.domain.control_power import PowerQuality
+from joulie.domain.control_power import PowerQuality, quality_of
 from joulie.domain.drain import ActivePerformance, DrainingPerformance
 from joulie.domain.policy import Cap, Profile
 
@@ -51,12 +54,6 @@ MANAGED_CONDITION = "Managed"
 ENFORCED_CONDITION = "Enforced"
 """Only on nodes in observe mode, where it is False."""
 
-SCORE_BAND = 1.0
-"""Dead-band of scores, points."""
-POWER_BAND = 0.02
-"""Dead-band of powers, as a share of the node's capped power; of trends, the same per minute."""
-PUE_BAND = 0.01
-"""Dead-band of the estimated PUE."""
 GAIN_BAND = 5.0
 """Dead-band of a gain in GPU utilisation, points."""
 _SETTLING = "no pod on it needs full power"
@@ -84,6 +81,50 @@ class DesiredNode:
     status: NodeTwinStatus
 
 
+class Grounds(NamedTuple):
+    """All that the desired state of a node follows from, but for its numbers."""
+
+    node: NodeDecision
+    scored: bool
+    """Whether it has scores and power."""
+    source: str | None
+    """Source of its power; None where no sample is fresh."""
+    silent: str | None
+    """A better source that has gone stale."""
+    advice: Advice = NO_ADVICE
+    gpu_limits: tuple[GpuLimit, ...] = ()
+    ceiling: PowerCeiling | None = None
+
+    @classmethod
+    def of(
+        cls,
+        decision: Decision,
+        index: int,
+        advice: Advice = NO_ADVICE,
+        gpu_limits: tuple[GpuLimit, ...] = (),
+        ceiling: PowerCeiling | None = None,
+    ) -> Self:
+        """The grounds for the node at an index of the decision.
+
+        Args:
+            decision: the last one.
+            index: of the node in it.
+            advice: recommendations for the node.
+            gpu_limits: limits of its single GPUs.
+            ceiling: upper bound of its caps by power budgets, which may be newer than the decision.
+        """
+        power = decision.power
+        return cls(
+            decision.nodes[index],
+            bool(decision.twin.scored[index]),
+            power.source_of(index),
+            power.silent_source_of(index),
+            advice,
+            gpu_limits,
+            ceiling,
+        )
+
+
 def desired_node(
     decision: Decision,
     index: int,
@@ -91,27 +132,34 @@ def desired_node(
     gpu_limits: tuple[GpuLimit, ...] = (),
     ceiling: PowerCeiling | None = None,
 ) -> DesiredNode:
-    """The desired state of the node at an index of the decision.
+    """The desired state of the node at an index of the decision; for the arguments see `Grounds.of`."""
+    grounds = Grounds.of(decision, index, advice, gpu_limits, ceiling)
+    words = desired_words(grounds)
+    if not grounds.scored:
+        return words
+    (numbers,) = wanted_numbers(decision.twin, slice(index, index + 1))
+    return replace(words, status=with_numbers(words.status, numbers))
 
-    Args:
-        decision: the last one.
-        index: of the node in it.
-        advice: recommendations for the node.
-        gpu_limits: limits of its single GPUs.
-        ceiling: upper bound of its caps by power budgets, which may be newer than the decision.
-    """
-    node = decision.nodes[index]
-    name = node.node.name
+
+def desired_words(grounds: Grounds) -> DesiredNode:
+    """The desired state of a node, without its numbers."""
+    node = grounds.node
     return DesiredNode(
-        name,
+        node.node.name,
         node.guarded.schedulable.value == SchedulableClass.PERFORMANCE,
         None if node.label is None else node.label.value,
         "true" if node.draining else None,
-        _spec(node, gpu_limits if takes_limits(node) else (), ceiling),
-        msgspec.structs.replace(
-            _status(decision, index),
-            reschedule_recommendations=advice.reschedule,
-            gpu_slicing_recommendation=advice.slicing,
+        _spec(node, grounds.gpu_limits if takes_limits(node) else (), grounds.ceiling),
+        NodeTwinStatus(
+            schedulable_class=SchedulableClass(node.guarded.schedulable.value),
+            effective_cap_state=EffectiveCapState(
+                cpu_pct=round(node.caps.cpu_percent, 2), gpu_pct=round(node.caps.gpu_percent, 2)
+            ),
+            power_measurement=PowerMeasurement(source=_stored_source(grounds.source)) if grounds.scored else None,
+            planned=_planned(node),
+            conditions=tuple(_conditions(grounds)),
+            reschedule_recommendations=grounds.advice.reschedule,
+            gpu_slicing_recommendation=grounds.advice.slicing,
         ),
     )
 
@@ -186,52 +234,12 @@ def _watts_or_percent(cap: Cap) -> tuple[float | None, float | None]:
     return (None, cap.percent) if cap.watts is None else (cap.watts, None)
 
 
-def _status(decision: Decision, index: int) -> NodeTwinStatus:
-    node, twin = decision.nodes[index], decision.twin
-    schedulable = SchedulableClass(node.guarded.schedulable.value)
-    caps = EffectiveCapState(cpu_pct=_rounded(node.caps.cpu_percent), gpu_pct=_rounded(node.caps.gpu_percent))
-    conditions = tuple(_conditions(decision, index))
-    planned = _planned(node)
-    if not twin.scored[index]:
-        return NodeTwinStatus(
-            schedulable_class=schedulable, effective_cap_state=caps, planned=planned, conditions=conditions
-        )
-    cpu_capped_w, gpu_capped_w = float(twin.cpu_capped_w[index]), float(twin.gpu_capped_w[index])
-    cpu_tdp_w, gpu_tdp_w = float(twin.cpu_tdp_w[index]), float(twin.gpu_tdp_w[index])
-    return NodeTwinStatus(
-        schedulable_class=schedulable,
-        predicted_power_headroom_score=_rounded(twin.headroom[index]),
-        predicted_cooling_stress_score=_rounded(twin.cooling_stress[index]),
-        predicted_psu_stress_score=_rounded(twin.psu_stress[index]),
-        hardware_density_score=_rounded(twin.density[index]),
-        estimated_pue=_rounded(twin.estimated_pue[index], 4),
-        effective_cap_state=caps,
-        power_measurement=PowerMeasurement(
-            source=_stored_source(decision.power.source_of(index)),
-            measured_node_power_w=_rounded(twin.measured_w[index]),
-            cpu_capped_power_w=_rounded(cpu_capped_w),
-            gpu_capped_power_w=_rounded(gpu_capped_w),
-            node_capped_power_w=_rounded(cpu_capped_w + gpu_capped_w),
-            cpu_tdp_w=_rounded(cpu_tdp_w),
-            gpu_tdp_w=_rounded(gpu_tdp_w),
-            node_tdp_w=_rounded(cpu_tdp_w + gpu_tdp_w),
-            power_trend_w_per_min=_rounded(twin.power_trend_w_per_min[index]),
-        ),
-        planned=planned,
-        conditions=conditions,
-    )
-
-
-def _rounded(value: float, digits: int = 2) -> float:
-    return round(float(value), digits)
-
-
-def _conditions(decision: Decision, index: int) -> Iterator[Condition]:
-    node = decision.nodes[index]
+def _conditions(grounds: Grounds) -> Iterator[Condition]:
+    node = grounds.node
     yield _draining(node)
     yield _caps_in_force(node)
     yield _hardware(node)
-    yield _power(decision, index)
+    yield _power(grounds)
     if node.planned is not None:
         yield _condition(ENFORCED_CONDITION, False, "ObserveMode", "observe mode: the plan is not applied")
 
@@ -275,11 +283,9 @@ def _hardware(node: NodeDecision) -> Condition:
     return _condition(HARDWARE_CONDITION, True, {"nodehardware": "NodeHardware"}.get(hardware.source, "Labels"))
 
 
-def _power(decision: Decision, index: int) -> Condition:
-    source, silent = (
-        _in_words(name) for name in (decision.power.source_of(index), decision.power.silent_source_of(index))
-    )
-    match decision.power.quality_of(index):
+def _power(grounds: Grounds) -> Condition:
+    source, silent = _in_words(grounds.source), _in_words(grounds.silent)
+    match quality_of(grounds.source, grounds.silent):
         case PowerQuality.FRESH:
             return _condition(POWER_CONDITION, True, "Fresh", f"by {source}")
         case PowerQuality.DEGRADED:
@@ -329,31 +335,21 @@ def with_timestamps(status: NodeTwinStatus, stored: NodeTwinStatus | None, now_s
 
 def status_matches(wanted: NodeTwinStatus, stored: NodeTwinStatus) -> bool:
     """Whether a stored status agrees with the wanted one, within the dead-bands."""
-    power, stored_power = wanted.power_measurement or PowerMeasurement(), stored.power_measurement or PowerMeasurement()
-    band_w = POWER_BAND * (power.node_capped_power_w or 0.0)
+    numbers = (np.array([stored_numbers(status)]) for status in (wanted, stored))
+    return words_match(wanted, stored) and bool(numbers_close(*numbers)[0])
+
+
+def words_match(wanted: NodeTwinStatus, stored: NodeTwinStatus) -> bool:
+    """Whether a stored status agrees with the wanted one in all but its numbers."""
+    power, stored_power = wanted.power_measurement, stored.power_measurement
     return (
         wanted.schedulable_class == stored.schedulable_class
         and wanted.planned == stored.planned
-        and power.source == stored_power.source
+        and (power and power.source) == (stored_power and stored_power.source)
         and _condition_contents(wanted) == _condition_contents(stored)
         and wanted.reschedule_recommendations == stored.reschedule_recommendations
         and _slicing_close(wanted.gpu_slicing_recommendation, stored.gpu_slicing_recommendation)
-        and _close(wanted.estimated_pue, stored.estimated_pue, PUE_BAND)
-        and all(
-            _close(getattr(wanted, score), getattr(stored, score), SCORE_BAND)
-            for score in (
-                "predicted_power_headroom_score",
-                "predicted_cooling_stress_score",
-                "predicted_psu_stress_score",
-                "hardware_density_score",
-            )
-        )
         and _caps_close(wanted.effective_cap_state, stored.effective_cap_state)
-        and all(
-            _close(getattr(power, field), getattr(stored_power, field), band_w)
-            for field in PowerMeasurement.__struct_fields__
-            if field != "source"
-        )
     )
 
 
