@@ -131,6 +131,29 @@ def test_the_readme_tells_what_owners_get_as_it_was_measured():
     assert f"{clusters['cpu-only-40'].variants['packed'].saved_pct.text(1)} % there" in told
 
 
+def test_the_readme_tells_the_other_results_as_they_were_measured():
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    limits, equal_work, openb, deferral = (
+        of_values(json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")), KINDS[name])
+        for name in ("limits", "equal-work", "openb", "deferral")
+    )
+    exact, noisy = (
+        [100.0 * getattr(found, noise).share.mean for found in limits.gpus.values()] for noise in ("exact", "noisy")
+    )
+    assert f"saves {min(exact):.0f} to {max(exact):.0f} % of what the best limit" in readme
+    assert f"with 2 % noise in each window, {min(noisy):.0f} to {max(noisy):.0f} %" in readme
+    oracle = [found.oracle_pct for found in limits.gpus.values()]
+    assert f"({min(oracle):.0f} to {max(oracle):.0f} % of a job's energy)" in readme
+    ours = equal_work.reported["marginal-energy-ramp"]
+    published = -equal_work.reported["joulie"].saving_pct["most-allocated"].mean
+    assert f"it uses {published:.1f} % *more* than bin packing" in readme
+    saved, above = ours.saving_pct["most-allocated"].mean, ours.above_bound_pct.mean
+    assert f"uses {saved:.1f} % less, {above:.1f} % above ideal packing" in readme
+    assert f"at {openb.cases['reported']['joulie-frugal'].power_pct.mean:.1f} % of its power" in readme
+    shares = [100.0 * zone.windows["4h_24h"].rules["joulie"].share.mean for zone in deferral.zones.values()]
+    assert f"{min(shares):.0f} to {max(shares):.0f} % of what a perfect forecast would save" in readme
+
+
 def estimated(mean, half_width=0.1):
     return Estimate(mean, half_width)
 
