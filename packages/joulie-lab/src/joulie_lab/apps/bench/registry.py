@@ -20,7 +20,7 @@ SUMMARIES = {
     "limits": "response to GPU power limits, its prediction for another GPU, and the live search for a job's limit",
     "live-limits": "the live search for each job's GPU power limit, on a real control plane with simulated GPUs",
     "lives": "the agent on modelled machines, and its lives with faults",
-    "owners": "energy saved on identical GPUs by fixed limits, default settings and a limit for each job",
+    "owners": "energy saved with identical GPUs, mixed GPUs or CPUs alone, by fixed limits and by default settings",
     "native": "CPU time of native runs, and its growth with jobs and nodes",
     "replay": "replay of a recorded week of a plant with hidden differences: its error, and its forecast of a saving",
     "sleep": "what sleeping nodes do to pods in random courses of faults",
