@@ -18,7 +18,7 @@ from joulie_lab.apps.bench.registry import PAGES, module_of
 from joulie_lab.apps.bench.report import Table
 from joulie_lab.benchmarks.owners import ClusterFigures, OwnersResult, VariantFigures
 from joulie_lab.benchmarks.ranges import load_ranges, misses
-from joulie_lab.benchmarks.results import Estimate, of_values, plain
+from joulie_lab.benchmarks.results import Estimate, estimate, of_values, plain, spread
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -234,3 +234,9 @@ def test_numbers_of_a_table_are_aligned_at_the_right():
     assert str(Table("", ("gpu", "way", "saved"), [("A40", "all", "1.0")], labels=2)) == (
         "| gpu | way | saved |\n| --- | --- | ---: |\n| A40 | all | 1.0 |"
     )
+
+
+def test_a_spread_has_the_interval_of_an_estimate_and_the_largest_value():
+    found, same = spread([1.0, 2.0, 6.0]), estimate([1.0, 2.0, 6.0])
+    assert (found.mean, found.half_width, found.worst) == (same.mean, same.half_width, 6.0)
+    assert spread([3.0]).half_width == 0.0

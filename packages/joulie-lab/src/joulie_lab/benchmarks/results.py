@@ -33,7 +33,7 @@ class Estimate(Figures, frozen=True):
 
 
 class Spread(Figures, frozen=True):
-    """A mean over seeds, half of its 95 % confidence interval (normal approximation), and the largest value."""
+    """A mean over seeds, half of its 95 % confidence interval (Student's t), and the largest value."""
 
     mean: float
     half_width: float
@@ -51,9 +51,8 @@ def estimate(values: npt.ArrayLike) -> Estimate:
 
 def spread(values: npt.ArrayLike) -> Spread:
     """Mean, confidence interval and largest value of independent samples, one a seed."""
-    samples = np.asarray(values, dtype=np.float64)
-    half_width = 1.96 * float(samples.std(ddof=1)) / float(np.sqrt(samples.size)) if samples.size > 1 else 0.0
-    return Spread(float(samples.mean()), half_width, float(samples.max()))
+    mean, half_width = sweep.estimate(values)
+    return Spread(mean, half_width or 0.0, float(np.max(values)))
 
 
 Result = TypeVar("Result", bound=Figures)
