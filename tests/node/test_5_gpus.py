@@ -59,6 +59,17 @@ class GpuNode:
 
         wait_for(are_reported, PATIENCE_S, "the agent names the holders")
 
+    def await_rows(self, expected: Mapping[str, tuple[str, float]]) -> None:
+        """Wait until `kubectl joulie limits` shows these jobs and limits of GPUs, by UUID."""
+
+        def are_shown() -> bool:
+            rows = {row["gpu"]: row for row in json.loads(self.site.joulie("limits", "-o", "json"))["gpus"]}
+            assert {uuid: (rows[uuid]["job"], rows[uuid]["limit_w"]) for uuid in expected} == expected
+            assert all(row["original_w"] == DEFAULT_W for row in rows.values())
+            return True
+
+        wait_for(are_shown, PATIENCE_S, "the limits are shown")
+
     def await_limits(self, **limits_w: float) -> None:
         """Wait until GPUs have these limits, and all others that of the driver's default."""
         expected_w = dict.fromkeys(UUIDS, DEFAULT_W) | limits_w
@@ -103,11 +114,7 @@ def test_a_jobs_limit_reaches_its_gpu_alone_and_ends_with_it(gpus: GpuNode) -> N
     limited = gpus.run("limited", **{names.GPU_POWER_LIMIT_ANNOTATION: f"{OWN_W:g}"})
     gpus.await_holders({first: "first", limited: "limited"})
     gpus.await_limits(**{limited: OWN_W})
-    rows = {row["gpu"]: row for row in json.loads(gpus.site.joulie("limits", "-o", "json"))["gpus"]}
-    assert (rows[limited]["job"], rows[limited]["limit_w"], rows[limited]["original_w"]) == (
-        "Pod/limited", OWN_W, DEFAULT_W
-    )  # fmt: skip
-    assert (rows[first]["job"], rows[first]["limit_w"]) == ("Pod/first", DEFAULT_W)
+    gpus.await_rows({first: ("Pod/first", DEFAULT_W), limited: ("Pod/limited", OWN_W)})
 
     gpus.site.kill(gpus.site.pod(NVIDIA_AGENT))
     gpus.await_limits(**{limited: OWN_W})
