@@ -1,5 +1,6 @@
 """Limits of single GPUs, through the whole agent: set for the pod that holds the GPU, and gone with it."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from joulie.adapters.kubelet.pod_resources import PodResources
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
 from joulie.adapters.kubernetes.resources import NODE_TWINS
 from joulie.adapters.kubernetes.times import rfc3339
-from joulie.apps.agent.gpu_limits import LimitLease
+from joulie.apps.agent.gpu_limits import KEPT_S, GpuHolders, LimitLease
 from joulie.domain.actuation import LimitedDevice, WantedCap, wanted_limits
+from joulie.domain.gpu_allocations import Allocation, Holding
 from joulie.domain.hardware import CapRange
 from joulie.domain.limit_contest import RESETS
+from joulie.ports import DeviceKind, PowerDevice, SourceError
 from support.agent_machine import Bench, Machine, on_cluster, until
 from support.fake_gpus import FakeGpus, build, install
 from support.pod_resources import PodResourcesSocket, kubelet_socket
@@ -165,6 +168,34 @@ def test_limit_ends_when_the_operator_is_silent(
         await until(lambda: limits_w(driver) == [450.0, 700.0])
 
     scenario(machine, steps)
+
+
+def test_holders_are_kept_for_a_minute_of_silence() -> None:
+    answers: list[list[Allocation] | Exception] = []
+    now_s = 0.0
+
+    async def answer() -> list[Allocation]:
+        given = answers.pop(0)
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    holders = GpuHolders(answer, lambda: now_s)
+    gpus = [PowerDevice("GPU-1", DeviceKind.GPU)]
+    silent, train = SourceError("the kubelet does not answer"), [Allocation(TRAIN, ("GPU-1",))]
+    for at_s, said, known in (
+        (0.0, silent, False),
+        (1.0, train, True),
+        (1.0 + KEPT_S, silent, True),
+        (1.5 + KEPT_S, silent, False),
+        (2.0 + KEPT_S, [], True),
+        (3.0 + KEPT_S, silent, True),
+    ):
+        now_s = at_s
+        answers.append(said)
+        asyncio.run(holders.read())
+        assert bool(holders.of(gpus, complete=True)) is known, at_s
+    assert holders.of(gpus, complete=True) == {"GPU-1": Holding()}, "the latest answer counts"
 
 
 @pytest.mark.parametrize("fault", [None, ModuleNotFoundError("No module named 'h2'")])

@@ -8,6 +8,7 @@ operator, an unreachable API server, a watch that is stuck).
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -20,6 +21,10 @@ from joulie.ports import PowerDevice, SourceError
 
 _log = logging.getLogger(__name__)
 
+KEPT_S = 60.0
+"""Time for which holders count while the kubelet does not answer, s: a busy one may be late, and a limit that came and
+went with each answer would be no limit. Whoever gets a GPU meanwhile is in the operator's own list of pods."""
+
 Allocations = Callable[[], Awaitable[Sequence[Allocation]]]
 """Asks the kubelet which GPUs pods hold; raises SourceError."""
 
@@ -29,28 +34,32 @@ class GpuHolders:
 
     Args:
         allocations: asks the kubelet.
+        clock: monotonic time, s.
     """
 
-    def __init__(self, allocations: Allocations) -> None:
+    def __init__(self, allocations: Allocations, clock: Callable[[], float] = time.monotonic) -> None:
         self._allocations = allocations
+        self._clock = clock
         self._read: Sequence[Allocation] | None = None
+        self._read_at_s = float("-inf")
         self._problem: str | None = None
 
     async def read(self) -> None:
-        """Ask the kubelet; where that fails, whatever the reason, holders are not known, which is logged once.
+        """Ask the kubelet; where that fails for long, whatever the reason, holders are not known. Logged once.
 
         It comes before the caps: a fault in here must not stop those of the CPUs.
         """
-        found, problem, unexpected = None, None, False
+        problem, unexpected = None, False
         try:
-            found = await self._allocations()
+            self._read, self._read_at_s = await self._allocations(), self._clock()
         except SourceError as error:
             problem = str(error)
         except Exception as error:
             problem, unexpected = f"{type(error).__name__}: {error}", True
-        self._read = found
+        if self._clock() - self._read_at_s > KEPT_S:
+            self._read = None
         if problem is not None and self._problem is None:
-            _log.warning("the holders of GPUs are not known", extra={"problem": problem}, exc_info=unexpected)
+            _log.warning("the kubelet does not say who holds GPUs", extra={"problem": problem}, exc_info=unexpected)
         self._problem = problem
 
     def of(self, gpus: Sequence[PowerDevice], *, complete: bool) -> Mapping[str, Holding]:
