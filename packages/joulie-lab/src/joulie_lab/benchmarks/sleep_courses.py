@@ -8,6 +8,7 @@ until all that can run has run. Source: spec, power budgets, sleep and wake; iss
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,17 +30,19 @@ from joulie.domain.sleep.decide import (
     recalled,
     still_holds,
 )
-from joulie.domain.sleep.states import Awake, SleepState, Waking, mark_of, state_of
+from joulie.domain.sleep.states import Asleep, Awake, SleepState, Waking, mark_of, state_of
 from joulie_lab.adapters.executors import in_processes
 from joulie_lab.benchmarks.results import Figures
 
 STEP_S = 10.0
 _SETTINGS = SleepSettings(
-    empty_s=60.0, settle_s=30.0, wake_timeout_s=180.0, wake_attempts=2, failed_s=300.0, max_waking=2
+    empty_s=60.0, settle_s=30.0, wake_timeout_s=180.0, obey_looks=12, wake_attempts=2, failed_s=300.0, max_waking=2
 )
 _FAULTY_STEPS = 90
 _PEACEFUL_STEPS = 400
 _BOOT_S = (30.0, 150.0)
+_SHUT_DOWN_S = (0.0, 90.0)
+_DEAF_S = (60.0, 900.0)
 _OUTAGE_S = 300.0
 _CHUNK = 50
 FULL_COURSES = 10_000
@@ -56,15 +59,23 @@ class _Node:
     family: str
     room: Room
     on: bool = True
+    boot: int = 0
     boots_until_s: float = 0.0
+    off_at_s: float = math.inf
+    """When it will have shut down; its kubelet is ready until then."""
     dead: bool = False
     mark: str = ""
     tainted: bool = False
-    deaf: int = 0
-    """How many times it will not hear that it is to wake."""
+    deaf_until_s: float = 0.0
+    """When it will hear again that it is to wake."""
 
     def ready(self, now_s: float) -> bool:
         return self.on and not self.dead and now_s >= self.boots_until_s
+
+    @property
+    def runs_pods(self) -> bool:
+        """Whether pods start on it, where it is ready."""
+        return math.isinf(self.off_at_s)
 
 
 @dataclass
@@ -131,6 +142,7 @@ class Course:
         self._now_s, self._clock_s = 1e6, 0.0
         self._seen: list[list[SleepNode]] = []
         self._memory: dict[str, Remembered] = {}
+        self._told_off: set[str] = set()
         self._api_down_until_s = 0.0
         self._kill_after: int | None = None
         self._faults: dict[str, int] = {}
@@ -166,6 +178,10 @@ class Course:
     def _live(self) -> None:
         """One step of the world."""
         self._now_s += STEP_S
+        for node in self._nodes:
+            if self._now_s >= node.off_at_s:
+                self._counts["lost"] += sum(pod.started_s is not None for pod in self._on(node))
+                node.on, node.off_at_s = False, math.inf
         self._run_pods()
         self._seen = [*self._seen[-2:], self._look(self._now_s)]
         if self._now_s >= self._api_down_until_s:
@@ -192,7 +208,7 @@ class Course:
                 happen(self._nodes[int(self._rng.integers(len(self._nodes)))])
 
     def _deafen(self, node: _Node) -> None:
-        node.deaf = int(self._rng.integers(1, 4))
+        node.deaf_until_s = self._now_s + float(self._rng.uniform(*_DEAF_S))
 
     def _die(self, node: _Node) -> None:
         node.dead = node.dead or not node.on
@@ -214,9 +230,10 @@ class Course:
             node.mark = "whatever"
 
     def _power_on(self, node: _Node) -> None:
-        """It starts; one that is starting starts anew."""
-        if not node.dead and not node.ready(self._now_s):
-            node.on, node.boots_until_s = True, self._now_s + float(self._rng.uniform(*_BOOT_S))
+        """It starts; one that is on, perhaps on its way down, stays as it is."""
+        if not node.dead and not node.on:
+            node.on, node.boot = True, node.boot + 1
+            node.boots_until_s = self._now_s + float(self._rng.uniform(*_BOOT_S))
 
     def _arrive(self) -> None:
         for _ in range(int(self._rng.poisson(0.12))):
@@ -243,7 +260,7 @@ class Course:
         for pod in self._pods:
             if not pod.node or pod.done:
                 continue
-            ready = self._by_name[pod.node].ready(self._now_s)
+            ready = self._by_name[pod.node].ready(self._now_s) and self._by_name[pod.node].runs_pods
             if pod.started_s is None:
                 pod.started_s = self._now_s if ready else None
             elif self._now_s - pod.started_s >= pod.runs_s:
@@ -292,6 +309,7 @@ class Course:
             state,
             node.mark,
             ready=node.ready(self._now_s),
+            boot=str(node.boot),
             jobs=len(self._on(node)),
             allocatable=node.room,
             free=self._free(node),
@@ -325,8 +343,9 @@ class Course:
                 state = decision.states[command.node]
                 if self._carry_out(command, nodes[command.node], state):
                     memory[command.node] = Remembered(mark_of(state), state)
+            self._switch_again(now_s)
         except KilledError:
-            self._memory = {}  # a new leader knows what is marked
+            self._memory, self._told_off = {}, set()  # a new leader knows what is marked
 
     def _carry_out(self, command: Command, seen: SleepNode, state: SleepState) -> bool:
         """Check, mark, switch: killed between any two of them. Returns whether it was carried out."""
@@ -340,17 +359,44 @@ class Course:
         self._may_die()
         if command.action is Action.POWER_OFF:
             self._counts["sleeps"] += 1
-            self._counts["lost"] += sum(pod.started_s is not None for pod in self._on(node))
-            node.on = False
+            self._shut_down(node)
         elif command.action is Action.POWER_ON:
             self._counts["wakes"] += 1
-            if node.deaf:
-                node.deaf -= 1
-            else:
-                self._power_on(node)
+            self._tell_on(node)
         elif command.action is Action.GIVE_UP:
             self._counts["given_up"] += 1
         return True
+
+    def _switch_again(self, now_s: float) -> None:
+        """Tell the switches again what the marks want."""
+        if self._now_s < self._api_down_until_s:
+            return
+        for node in self._nodes:
+            state = state_of(node.mark, tainted=node.tainted, now_s=now_s)
+            if not isinstance(state, Asleep):
+                self._told_off.discard(node.name)
+            if isinstance(state, Waking) and not node.on:
+                self._may_die()
+                self._tell_on(node)
+            elif isinstance(state, Asleep) and self._may_tell_off(node, state):
+                self._may_die()
+                self._shut_down(node)
+                self._memory[node.name] = Remembered(node.mark, state)
+
+    def _may_tell_off(self, node: _Node, state: Asleep) -> bool:
+        # A boot that the mark does not name would count as one that is back, while it is on its way down.
+        told = node.name in self._told_off
+        return node.on and not told and not self._on(node) and state.boot == str(node.boot)
+
+    def _tell_on(self, node: _Node) -> None:
+        if self._now_s >= node.deaf_until_s:
+            self._power_on(node)
+
+    def _shut_down(self, node: _Node) -> None:
+        """It shuts down, after a while; pods that run until then are lost."""
+        self._told_off.add(node.name)
+        if node.runs_pods and node.on:
+            node.off_at_s = self._now_s + float(self._rng.uniform(*_SHUT_DOWN_S))
 
     def _may_die(self) -> None:
         if self._kill_after is None:

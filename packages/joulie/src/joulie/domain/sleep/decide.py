@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
 from joulie.domain.scheduling.node_rules import ANYWHERE, NodeRules, Taint
 from joulie.domain.scoring.energy import EnergyPolicy, marginal_cost_w_min
-from joulie.domain.sleep.states import Asleep, Awake, Cordoned, Failed, SleepState, Waking, state_of
+from joulie.domain.sleep.states import ANY_BOOT, Asleep, Awake, Cordoned, Failed, SleepState, Waking, state_of
 from joulie.domain.units import non_negative, positive
 
 _POLICY = EnergyPolicy()
@@ -58,6 +58,7 @@ class SleepSettings:
         settle_s: time for which it is cordoned without a pod before it is switched off, s.
         settle_looks: looks at which it was, at least; they hold where the clock jumps.
         wake_timeout_s: time in which a node that was told to wake must be ready, s.
+        obey_looks: looks at which a node is on, at least, before it counts as one that did not switch off.
         wake_attempts: how often it is told before it is given up.
         failed_s: time after which one that was given up may be tried again, s.
         max_waking: number of nodes that may wake at the same time.
@@ -68,6 +69,7 @@ class SleepSettings:
     settle_s: float = 60.0
     settle_looks: int = 3
     wake_timeout_s: float = 600.0
+    obey_looks: int = 30
     wake_attempts: int = 3
     failed_s: float = 3600.0
     max_waking: int = 5
@@ -76,7 +78,7 @@ class SleepSettings:
     def __post_init__(self) -> None:
         for name in ("empty_s", "settle_s", "failed_s", "min_awake"):
             non_negative(name, getattr(self, name))
-        for name in ("settle_looks", "wake_timeout_s", "wake_attempts", "max_waking"):
+        for name in ("settle_looks", "obey_looks", "wake_timeout_s", "wake_attempts", "max_waking"):
             positive(name, getattr(self, name))
 
 
@@ -90,6 +92,7 @@ class SleepNode:
         state: state in which it was left, see `recalled`.
         mark: text of the annotation that keeps the state; empty without one.
         ready: whether its kubelet is.
+        boot: id of its boot; empty where it is not known. One that was told to switch off is ready for a while yet.
         switchable: whether it is really switched off; else it rests where it is, and stays ready.
         keep: why it must not sleep; empty if it may.
         jobs: pods bound to it that have not ended, without those of DaemonSets and static ones.
@@ -106,6 +109,7 @@ class SleepNode:
     state: SleepState
     mark: str = ""
     ready: bool = True
+    boot: str = ""
     switchable: bool = True
     keep: str = ""
     jobs: int = 0
@@ -300,7 +304,7 @@ class _Decision:
         """Switch those cordoned nodes off that nobody has needed in this decision."""
         for node, state in self._ready_to_sleep:
             if self._states[node.name] == state:
-                self._states[node.name] = state.asleep(self._now_s)
+                self._states[node.name] = state.asleep(self._now_s, node.boot if node.switchable else "")
                 self._commands.append(Command(Action.POWER_OFF, node.name, "empty and cordoned"))
 
     def _advance_asleep(self, node: SleepNode, state: Asleep) -> None:
@@ -310,17 +314,25 @@ class _Decision:
         elif node.jobs:
             # Bound by name, or by a scheduler that had not seen the taint yet.
             self._wake(node, "a pod is bound to it")
-        elif node.ready and node.switchable and self._now_s - state.since_s >= self._settings.wake_timeout_s:
-            self._uncordon(node, "on, although it was switched off")
+        elif node.ready and node.switchable:
+            state = self._states[node.name] = state.still_on()
+            if self._did_not_obey(state):
+                self._uncordon(node, "on, although it was switched off")
 
     def _advance_waking(self, node: SleepNode, state: Waking) -> None:
+        if state.since_s > self._now_s:  # the clock went back: wait anew
+            state = replace(state, since_s=self._now_s)
         self._states[node.name] = state
         waited_s = self._now_s - state.since_s
-        if node.ready:
+        if node.ready and node.switchable and node.boot and state.boot in (node.boot, ANY_BOOT):
+            # On its way down, or it did not obey: that it is ready does not say that it is back.
+            state = self._states[node.name] = state.still_on()
+            if self._did_not_obey(state):
+                self._n_waking -= 1
+                self._uncordon(node, "on, although it was switched off")
+        elif node.ready:
             self._n_waking -= 1
             self._uncordon(node, "woken")
-        elif waited_s < 0.0:
-            self._states[node.name] = Waking(self._now_s, state.attempt)
         elif waited_s >= self._settings.wake_timeout_s:
             waited = f"not ready {waited_s:.0f} s after attempt {state.attempt}"
             if state.attempt < self._settings.wake_attempts:
@@ -330,6 +342,10 @@ class _Decision:
                 self._n_waking -= 1
                 self._states[node.name] = state.failed(self._now_s)
                 self._commands.append(Command(Action.GIVE_UP, node.name, waited))
+
+    def _did_not_obey(self, state: Asleep | Waking) -> bool:
+        """Whether a node that is on was told to switch off too long ago to be on its way down still."""
+        return self._now_s - state.since_s >= self._settings.wake_timeout_s and state.looks >= self._settings.obey_looks
 
     def _retry_failed(self, node: SleepNode, state: Failed) -> bool:
         """Whether a node that was given up is tried again, now that it is needed still."""

@@ -17,6 +17,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+ANY_BOOT = "?"
+"""Of a mark that nobody can read: the node may be on its way down."""
+
 
 @dataclass(frozen=True)
 class Awake:
@@ -60,9 +63,9 @@ class Cordoned:
         """It is needed after all, or a pod came."""
         return Awake()
 
-    def asleep(self, now_s: float) -> Asleep:
+    def asleep(self, now_s: float, boot: str = "") -> Asleep:
         """No pod came: switch it off."""
-        return Asleep(now_s)
+        return Asleep(now_s, boot)
 
 
 @dataclass(frozen=True)
@@ -71,13 +74,21 @@ class Asleep:
 
     Attributes:
         since_s: since when, s since the epoch.
+        boot: id of the boot that it ends; empty where nothing is switched.
+        looks: looks of this process at which it was on still, whatever the clock says.
     """
 
     since_s: float
+    boot: str = ""
+    looks: int = 0
+
+    def still_on(self) -> Asleep:
+        """Another look at which it is on."""
+        return replace(self, looks=self.looks + 1)
 
     def waking(self, now_s: float) -> Waking:
         """It is needed: switch it on."""
-        return Waking(now_s, 1)
+        return Waking(now_s, 1, self.boot)
 
     def awake(self) -> Awake:
         """It came up by itself: after a loss of mains power, or by somebody's hand."""
@@ -91,10 +102,19 @@ class Waking:
     Attributes:
         since_s: when it was told last, s since the epoch.
         attempt: how often it was told.
+        boot: id of the boot that sleep ended: while it goes on, the node is on its way down. `ANY_BOOT` if it may be
+            any, empty where nothing is switched.
+        looks: looks of this process at which that boot went on, whatever the clock says.
     """
 
     since_s: float
     attempt: int
+    boot: str = ""
+    looks: int = 0
+
+    def still_on(self) -> Waking:
+        """Another look at which it is on its way down."""
+        return replace(self, looks=self.looks + 1)
 
     def awake(self) -> Awake:
         """It is ready."""
@@ -102,7 +122,7 @@ class Waking:
 
     def told_again(self, now_s: float) -> Waking:
         """It did not become ready in time."""
-        return Waking(now_s, self.attempt + 1)
+        return replace(self, since_s=now_s, attempt=self.attempt + 1)
 
     def failed(self, now_s: float) -> Failed:
         """It was told often enough."""
@@ -137,9 +157,15 @@ def mark_of(state: SleepState) -> str:
         case Awake():
             return ""
         case Waking():
-            return f"waking since {state.since_s:.0f} attempt {state.attempt}"
-        case Cordoned() | Asleep() | Failed():
+            return f"waking since {state.since_s:.0f} attempt {state.attempt}{_boot_of(state)}"
+        case Asleep():
+            return f"asleep since {state.since_s:.0f}{_boot_of(state)}"
+        case Cordoned() | Failed():
             return f"{type(state).__name__.lower()} since {state.since_s:.0f}"
+
+
+def _boot_of(state: Asleep | Waking) -> str:
+    return f" boot {state.boot}" if state.boot else ""
 
 
 def state_of(mark: str, *, tainted: bool, now_s: float) -> SleepState:
@@ -155,14 +181,16 @@ def state_of(mark: str, *, tainted: bool, now_s: float) -> SleepState:
     """
     if not tainted and not mark:
         return Awake()
-    match mark.split():
+    words = mark.split()
+    boot = words.pop() if len(words) > 3 and words[-2] == "boot" else ""
+    match words[:-1] if boot else words:
         case ["waking", "since", since, "attempt", attempt] if since.isdecimal() and attempt.isdecimal():
-            return Waking(float(since), max(1, int(attempt)))
-        case ["cordoned", "since", since] if since.isdecimal():
-            return Cordoned(float(since))
+            return Waking(float(since), max(1, int(attempt)), boot)
         case ["asleep", "since", since] if since.isdecimal():
-            return Asleep(float(since))
-        case ["failed", "since", since] if since.isdecimal():
+            return Asleep(float(since), boot)
+        case ["cordoned", "since", since] if since.isdecimal() and not boot:
+            return Cordoned(float(since))
+        case ["failed", "since", since] if since.isdecimal() and not boot:
             return Failed(float(since))
         case _:
-            return Waking(now_s, 1)
+            return Waking(now_s, 1, ANY_BOOT)
