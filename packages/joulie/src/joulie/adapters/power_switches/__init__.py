@@ -1,0 +1,1 @@
+"""Power switches of machines, and the file that lists them."""

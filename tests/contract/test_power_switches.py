@@ -1,0 +1,270 @@
+"""What every power switch must do: one in memory, and Redfish against the emulator of the OpenStack project."""
+
+import asyncio
+import json
+import time
+from contextlib import asynccontextmanager
+
+import httpx2
+import pytest
+
+from joulie.adapters.power_switches.file import SwitchFile, SwitchFileError
+from joulie.adapters.power_switches.redfish import RedfishSwitch
+from joulie.http_client import tls_context
+from joulie.ports import PowerState, PowerSwitchError
+from joulie.program.certificates import self_signed, write_files
+from joulie_lab.control_plane import wait_for
+from support.power_switches import PASSWORD, USER, Emulator, FakeMachine
+from support.scripted_server import serving
+
+PATIENCE_S = 60.0
+
+
+def now_s():
+    return time.time()  # noqa: TID251 - certificates of real servers
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory):
+    emulator = Emulator(tmp_path_factory.mktemp("emulator"), now_s())
+    emulator.process.start()
+    with httpx2.Client(verify=tls_context(emulator.ca_file)) as http:
+
+        def ready():
+            assert emulator.process.running, emulator.process.log.read_text()
+            try:
+                return http.get(f"{emulator.url}/redfish/v1/").is_success
+            except httpx2.ConnectError:
+                return False
+
+        try:
+            wait_for(ready, PATIENCE_S, "the emulator answers")
+            yield emulator
+        finally:
+            emulator.process.stop()
+
+
+class InMemory:
+    @asynccontextmanager
+    async def switch(self):
+        yield FakeMachine(shuts_down_in=2)
+
+
+class OverRedfish:
+    def __init__(self, emulator, folder):
+        self._file = SwitchFile(emulator.file(folder / "switches.yaml"), emulator.ca_file)
+
+    @asynccontextmanager
+    async def switch(self):
+        self._file.reload()
+        try:
+            yield self._file.get("m1").switch
+        finally:
+            await self._file.aclose()
+
+
+@pytest.fixture(params=["in memory", "redfish"])
+def world(request, tmp_path):
+    return InMemory() if request.param == "in memory" else OverRedfish(request.getfixturevalue("emulator"), tmp_path)
+
+
+def play(world, body):
+    async def main():
+        async with world.switch() as switch:
+            await body(switch)
+
+    asyncio.run(main())
+
+
+async def becomes(switch, state):
+    async with asyncio.timeout(PATIENCE_S):
+        while await switch.state() is not state:
+            await asyncio.sleep(0.2 if isinstance(switch, RedfishSwitch) else 0.0)
+
+
+def test_it_goes_off_and_on_and_twice_is_once(world):
+    async def body(switch):
+        await switch.on()
+        await becomes(switch, PowerState.ON)
+        await switch.on()
+        assert await switch.state() is PowerState.ON
+        await switch.off()
+        await becomes(switch, PowerState.OFF)
+        await switch.off()
+        await switch.off(force=True)
+        assert await switch.state() is PowerState.OFF
+        await switch.on()
+        await becomes(switch, PowerState.ON)
+        await switch.off(force=True)
+        await becomes(switch, PowerState.OFF)
+
+    play(world, body)
+
+
+# ---- Redfish alone
+
+
+def test_a_machine_that_the_bmc_does_not_know_and_a_wrong_password_are_errors(emulator):
+    async def main():
+        async with httpx2.AsyncClient(verify=tls_context(emulator.ca_file)) as http:
+            for system, password, expected in (
+                (f"{emulator.url}/redfish/v1/Systems/none", PASSWORD, "404"),
+                (emulator.system("m2"), "wrong", "401"),
+            ):
+                switch = RedfishSwitch(system, USER, password, http)
+                with pytest.raises(PowerSwitchError, match=expected) as raised:
+                    await switch.state()
+                assert password not in str(raised.value) or password == PASSWORD
+                assert password not in repr(switch)
+
+    asyncio.run(main())
+
+
+def test_a_certificate_of_another_authority_is_refused(emulator, tmp_path):
+    other = write_files(tmp_path, self_signed(["127.0.0.1"], now_s()))
+
+    async def main():
+        switches = SwitchFile(emulator.file(tmp_path / "switches.yaml"), other.certificate)
+        switches.reload()
+        with pytest.raises(PowerSwitchError, match="certificate verify failed"):
+            await switches.get("m2").switch.state()
+        await switches.aclose()
+
+    asyncio.run(main())
+
+
+class Bmc:
+    """A BMC of few lines that has whatever a test says."""
+
+    def __init__(self, state="On", **reset):
+        self.system = {"PowerState": state, "Actions": {"#ComputerSystem.Reset": {"target": "/reset"} | reset}}
+        self.status, self.body, self.told = 200, None, []
+
+    async def answer(self, request, answer):
+        if request.method == "POST":
+            self.told.append((request.path, json.loads(request.body)["ResetType"]))
+            await answer.whole(202, b'{"@odata.id": "/redfish/v1/TaskService/Tasks/1"}')
+        elif self.status != 200:
+            await answer.whole(self.status, b"{}", "location: https://127.0.0.1:1/elsewhere\r\n")
+        else:
+            await answer.whole(200, self.body or json.dumps(self.system).encode())
+
+    def ask(self, body):
+        async def main():
+            async with serving(self.answer) as url, httpx2.AsyncClient() as http:
+                await body(RedfishSwitch(f"{url}/redfish/v1/Systems/1", USER, PASSWORD, http))
+
+        asyncio.run(main())
+
+
+ALLOWED = "ResetType@Redfish.AllowableValues"
+
+
+@pytest.mark.parametrize(
+    ("bmc", "force", "told"),
+    [
+        (Bmc(**{ALLOWED: ["On", "GracefulShutdown", "ForceOff"]}), False, "GracefulShutdown"),
+        (Bmc(**{ALLOWED: ["On", "GracefulShutdown", "ForceOff"]}), True, "ForceOff"),
+        (Bmc(), False, "GracefulShutdown"),
+        (Bmc("PoweringOn"), False, "GracefulShutdown"),
+        (Bmc("PoweringOff"), True, "ForceOff"),
+    ],
+)
+def test_off_asks_for_what_the_bmc_has_and_an_accepted_task_is_enough(bmc, force, told):
+    bmc.ask(lambda switch: switch.off(force=force))
+    assert bmc.told == [("/reset", told)]
+
+
+def test_a_bmc_without_a_shutdown_is_not_forced_off():
+    async def body(switch):
+        with pytest.raises(PowerSwitchError, match="has no GracefulShutdown"):
+            await switch.off()
+
+    bmc = Bmc(**{ALLOWED: ["On", "ForceOff"]})
+    bmc.ask(body)
+    assert bmc.told == []
+
+
+def test_on_takes_force_on_where_there_is_no_on():
+    bmc = Bmc("Off", **{ALLOWED: ["ForceOn"]})
+    bmc.ask(lambda switch: switch.on())
+    assert bmc.told == [("/reset", "ForceOn")]
+
+
+@pytest.mark.parametrize("target", ["https://elsewhere.example/reset", "//elsewhere.example/reset", ""])
+def test_a_reset_elsewhere_is_refused(target):
+    async def body(switch):
+        with pytest.raises(PowerSwitchError, match="not on the same host"):
+            await switch.off()
+
+    bmc = Bmc(target=target)
+    bmc.ask(body)
+    assert bmc.told == []
+
+
+@pytest.mark.parametrize(("status", "body"), [(302, None), (503, None), (200, b"[]"), (200, b'{"PowerState": 7}')])
+def test_no_answer_that_is_not_a_system_says_anything(status, body):
+    async def ask(switch):
+        for call in (switch.state, switch.on, switch.off):
+            with pytest.raises(PowerSwitchError):
+                await call()
+
+    bmc = Bmc()
+    bmc.status, bmc.body = status, body
+    bmc.ask(ask)
+    assert bmc.told == []
+
+
+@pytest.mark.parametrize("state", ["Paused", None, "PoweringOn"])
+def test_other_states_are_neither_on_nor_off(state):
+    async def body(switch):
+        assert await switch.state() is PowerState.CHANGING
+
+    Bmc(state).ask(body)
+
+
+# ---- the file
+
+
+def reload(path, text, switches=None):
+    path.write_text(text)
+    switches = switches or SwitchFile(path)
+    switches.reload()
+    return switches
+
+
+def test_the_file_is_read_again_and_what_was_known_stays_where_it_is_wrong(tmp_path):
+    path = tmp_path / "switches.yaml"
+    one = "username: u\npassword: p\nswitches:\n  n1: {redfish: 'https://b/1'}\n"
+    switches = reload(path, one)
+    assert (switches.get("n1").switch.system, switches.get("n1").switch.username) == ("https://b/1", "u")
+    assert not switches.get("n1").may_force
+    reload(path, f"{one}  n2: {{redfish: 'https://b/2', username: '', password: q, forceOff: true}}\n", switches)
+    assert (switches.get("n2").switch.password, switches.get("n2").may_force) == ("q", True)
+    with pytest.raises(SwitchFileError):
+        reload(path, "switches: {", switches)
+    assert switches.get("n1")
+    assert switches.get("n2")
+    path.unlink()
+    with pytest.raises(SwitchFileError):
+        switches.reload()
+    assert switches.get("n2")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "switches: {n: {redfish: 'http://b/1', password: hidden}}",
+        "switches: {n: {redfish: 'https://u:hidden@b/1'}}",
+        "switches: {n: {redfish: '', password: hidden}}",
+        "switches: {n: {ipmi: b, password: hidden}}",
+        "switches:\n  n: {redfish: 'https://b'\n  password: hidden\n",
+        "password: [hidden]\nswitches: {}",
+        "- hidden",
+        "",
+    ],
+)
+def test_a_wrong_file_is_refused_and_shows_no_password(tmp_path, text):
+    with pytest.raises(SwitchFileError, match=r"switches\.yaml") as raised:
+        reload(tmp_path / "switches.yaml", text)
+    assert "hidden" not in str(raised.value)
