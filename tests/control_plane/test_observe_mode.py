@@ -92,6 +92,7 @@ NODE_LABELS = {
     names.KEEP_AWAKE_LABEL: "false",
     grid_names.ZONE: ZONE,
 }
+NODE_ANNOTATIONS = {names.POWER_SWITCH_ANNOTATION: "redfish"}
 NAMESPACE_LABELS = {grid_names.POLICIES_LABEL: grid_names.POLICIES_ENABLED}
 NAMESPACE_ANNOTATIONS = {
     grid_names.POLICY_PREFIX + "carbon-intensity-threshold": "1",
@@ -132,7 +133,7 @@ def test_the_scenario_has_every_annotation_and_label() -> None:
         if name.isupper() and "/" in str(value) and isinstance(value, str) and not value.endswith(("/", "-"))
     }
     pods = PLACEMENT | DEFERRAL | BUDGET | ASKED["skipped"]["annotations"] | ASKED["all"]["labels"]
-    others = NODE_LABELS | NAMESPACE_LABELS | NAMESPACE_ANNOTATIONS | CEILINGS
+    others = NODE_LABELS | NODE_ANNOTATIONS | NAMESPACE_LABELS | NAMESPACE_ANNOTATIONS | CEILINGS
     assert known - pods.keys() - others.keys() - WRITTEN_BY_JOULIE - BY_THE_FIXTURE == set()
 
 
@@ -162,10 +163,13 @@ def loop(plane: LocalControlPlane, intensity: ElectricityMaps) -> Loop:
     gating = [item for item in loop._rendered if item["metadata"]["name"] == "joulie-grid-gating"]
     plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(admission + gating))
     zones = [ZONE, ZONE, DIRTY_ZONE, DIRTY_ZONE]
-    plane.create_nodes(
+    nodes = [
         node(name, H100, labels=NODE_LABELS | {grid_names.ZONE: zone})
         for name, zone in zip(NODE_NAMES, zones, strict=True)
-    )
+    ]
+    for one in nodes:
+        one["metadata"].setdefault("annotations", {}).update(NODE_ANNOTATIONS)
+    plane.create_nodes(nodes)
     mode = {"MODE": "observe"}
     loop.start_simulator()
     loop.start_agent(**mode)

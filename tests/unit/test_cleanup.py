@@ -367,8 +367,11 @@ def test_nodes_that_sleep_are_opened_and_taints_of_others_stay(tmp_path: Path) -
         ):
             await stage.add_node(name)
             await stage.client.patch(NODES, name, {"metadata": {"annotations": mark}, "spec": {"taints": taints}})
+        off = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+        for name in ("asleep", "removable"):
+            await stage.client.patch(NODES, name, off, subresource="status")
         outcome = await stage.clean(timeout_s=15.0)
-        assert (outcome.problems, outcome.nodes_opened) == ([], 1)
+        assert (outcome.problems, outcome.nodes_opened, outcome.nodes_off) == ([], 1, ["asleep"])
         for name, left, annotations in (
             ("asleep", [other], {"other": "x"}),
             ("garbled", [], {}),

@@ -42,6 +42,8 @@ ASLEEP_TAINT = "joulie.io/asleep"
 """Keeps pods off a node that sleeps, or is about to."""
 SLEEP_STATE_ANNOTATION = "joulie.io/sleep-state"
 """State of the node, see `joulie.domain.sleep.states.mark_of`; written and removed together with the taint."""
+POWER_SWITCH_ANNOTATION = "joulie.io/power-switch"
+"""How a node lets itself be switched off while it sleeps: "redfish"."""
 REMOVABLE_ANNOTATION = "joulie.io/removable-since"
 """Since when a node that an autoscaler owns is empty and could be removed."""
 

@@ -98,6 +98,8 @@ def _report(outcome: Outcome) -> None:
     )
     if outcome.nodes_opened:
         click.echo(f"{_count(outcome.nodes_opened, 'node')} that slept opened to pods")
+    if outcome.nodes_off:
+        click.echo(f"not ready, perhaps switched off: {', '.join(sorted(outcome.nodes_off))}")
     if outcome.jobs_resumed:
         click.echo(f"{_count(outcome.jobs_resumed, 'Job')} resumed")
     if outcome.maxima_restored:

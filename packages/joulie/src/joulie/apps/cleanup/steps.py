@@ -54,6 +54,7 @@ class Outcome:
         not_restored: latest report of the agent, by node, for all other nodes.
         labels_removed: number of nodes whose labels were removed.
         nodes_opened: number of nodes that slept.
+        nodes_off: those of them that are not ready: nobody switches them on any more.
         gates_removed: number of pods whose gates were removed.
         jobs_resumed: number of resumed Jobs that the grid controller had suspended.
         maxima_restored: number of autoscalers whose maximum the grid controller had lowered.
@@ -66,6 +67,7 @@ class Outcome:
     not_restored: dict[str, str] = field(default_factory=dict)
     labels_removed: int = 0
     nodes_opened: int = 0
+    nodes_off: list[str] = field(default_factory=list)
     gates_removed: int = 0
     jobs_resumed: int = 0
     maxima_restored: int = 0
@@ -337,7 +339,10 @@ class Cleanup:
                 kind=PatchKind.JSON,
                 field_manager=names.CLEANUP_FIELD_MANAGER,
             )
-            self._outcome.nodes_opened += sleep_mark(node) != "" or has_asleep_taint(node)
+            slept = sleep_mark(node) != "" or has_asleep_taint(node)
+            self._outcome.nodes_opened += slept
+            if slept and any(one.type == "Ready" and one.status != "True" for one in node.status.conditions):
+                self._outcome.nodes_off.append(node.metadata.name)
 
         return open_to_pods
 

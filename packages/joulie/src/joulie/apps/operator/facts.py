@@ -69,6 +69,8 @@ class NodeFacts(msgspec.Struct, frozen=True):
         cordoned: whether somebody has cordoned it (``spec.unschedulable``).
         sleep_mark: annotation that keeps its state of sleep; empty without one.
         asleep: whether it has Joulie's taint of nodes that sleep.
+        boot_id: id of its boot; empty if unknown.
+        power_switch: annotation by which it lets itself be switched off while it sleeps; empty without one.
         removable: annotation that tells since when its autoscaler could remove it; empty without one.
     """
 
@@ -89,6 +91,8 @@ class NodeFacts(msgspec.Struct, frozen=True):
     cordoned: bool = False
     sleep_mark: str = ""
     asleep: bool = False
+    boot_id: str = ""
+    power_switch: str = ""
     removable: str = ""
 
     @property
@@ -141,6 +145,11 @@ class ProfileEntry(profiles.ProfileEntry, frozen=True):
     status: WorkloadProfileStatus
 
 
+def boot_id(node: Node) -> str:
+    """The id of a node's boot; empty if it is not known."""
+    return "" if node.status.node_info is None else node.status.node_info.boot_id
+
+
 def keep_node(node: Node, settings: OperatorSettings) -> NodeFacts | None:
     """Reduce a Node to the fields that the operator caches; None for a node that is being deleted."""
     meta = node.metadata
@@ -167,6 +176,8 @@ def keep_node(node: Node, settings: OperatorSettings) -> NodeFacts | None:
         cordoned=node.spec.unschedulable,
         sleep_mark=sleep_mark(node),
         asleep=has_asleep_taint(node),
+        boot_id=boot_id(node),
+        power_switch=meta.annotations.get(names.POWER_SWITCH_ANNOTATION, ""),
         removable=meta.annotations.get(names.REMOVABLE_ANNOTATION, ""),
     )
 

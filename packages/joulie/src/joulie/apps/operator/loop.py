@@ -16,6 +16,7 @@ from dataclasses import replace
 from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.events import EventRecorder, Severity
 from joulie.adapters.openadr import OpenAdr
+from joulie.adapters.power_switches.file import SwitchFile
 from joulie.apps.operator.apply import Problem, Publisher
 from joulie.apps.operator.budgets.controller import PowerBudgets
 from joulie.apps.operator.classifier.controller import Classifier
@@ -112,7 +113,15 @@ class ControlLoop:
         )
         self._trials = Trials(client, view, settings, self._events, metrics.trials, may_write=may_write, now_s=now_s)
         self._sleep = NodeSleep(
-            client, view, settings, catalogue, metrics.sleep, self._events, may_write=may_write, now_s=now_s
+            client,
+            view,
+            settings,
+            catalogue,
+            metrics.sleep,
+            self._events,
+            may_write=may_write,
+            now_s=now_s,
+            switches=_switches(settings),
         )
         self._budgets = PowerBudgets(
             client,
@@ -315,6 +324,11 @@ class ControlLoop:
             _log.warning("cannot write node", extra={"node": problem.node, "error": str(problem.error)})
         if len(problems) > _SHOWN_PROBLEMS:
             _log.warning("cannot write more nodes", extra={"nodes": len(problems) - _SHOWN_PROBLEMS})
+
+
+def _switches(settings: OperatorSettings) -> SwitchFile | None:
+    """The power switches in the settings."""
+    return None if settings.sleep_switches is None else SwitchFile(settings.sleep_switches, settings.sleep_switches_ca)
 
 
 def _vtn(settings: OperatorSettings, clients: Clients, now_s: Callable[[], float]) -> OpenAdr | None:

@@ -51,7 +51,8 @@ def operator(settings: OperatorSettings) -> None:
         catalogue = catalogue_of(settings.hardware_catalog)
         parse_address(settings.metrics_addr)
         settings.prometheus_auth.tls_context()
-    except (ValueError, PrometheusError) as error:
+        tls_context(settings.sleep_switches_ca)
+    except (OSError, ValueError, PrometheusError) as error:
         raise click.UsageError(str(error)) from error
     run(lambda stop: serve(settings, catalogue, stop))
 

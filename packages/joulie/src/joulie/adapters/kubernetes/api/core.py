@@ -53,6 +53,7 @@ class NodeSystemInfo(ApiStruct, frozen=True):
     """System information reported by the kubelet."""
 
     architecture: str = ""
+    boot_id: str = msgspec.field(name="bootID", default="")
     kernel_version: str = ""
     kubelet_version: str = ""
     operating_system: str = ""

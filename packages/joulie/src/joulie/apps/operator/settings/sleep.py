@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from joulie.domain.sleep.decide import SleepSettings
-from joulie.settings import duration, group, integer, listed, text
+from joulie.settings import duration, group, integer, listed, path, text
 
 
 class SleepMode(StrEnum):
@@ -61,9 +62,25 @@ class NodeSleepSettings:
             "Time for which it is closed without a pod on its way before it counts as asleep.",
             minimum=0,
         ),
+        wake_timeout_s=duration(
+            "SLEEP_WAKE_TIMEOUT",
+            "10m",
+            "Time in which a node that is switched on must be ready, and one that is switched off be off.",
+            minimum=1,
+        ),
+        max_waking=integer("SLEEP_MAX_WAKING", "5", "Number of nodes that may boot at the same time.", minimum=1),
         min_awake=integer(
             "SLEEP_MIN_AWAKE", "1", "Minimum number of nodes of each family of hardware that stay open.", minimum=0
         ),
+    )
+    sleep_switches: Path | None = path(
+        "SLEEP_SWITCHES",
+        None,
+        "File with power switches of nodes, from a Secret. Nodes in it with the annotation "
+        "joulie.io/power-switch=redfish are switched off while they sleep.",
+    )
+    sleep_switches_ca: Path | None = path(
+        "SLEEP_SWITCHES_CA", None, "Authorities (PEM) of the power switches' certificates; the system's without."
     )
     sleep_autoscaler_labels: tuple[str, ...] = text(
         "SLEEP_AUTOSCALER_LABELS",

@@ -1,8 +1,8 @@
 """The loop that lets nodes sleep.
 
 Every ten seconds it looks at nodes and pods, decides (`joulie.domain.sleep`), carries out what the node as just read
-still allows, and reports. What is written on the node is the truth; a new leader begins with it. Nodes rest where they
-are, in deep idle: nothing is switched off yet.
+still allows, and reports. What is written on the node is the truth; a new leader begins with it. Nodes without a power
+switch rest where they are, in deep idle.
 
 A node that is only observed is decided about as if it were acted on, by marks that are kept in memory. One that was
 acted on before and no longer is, since a setting or its label changed, is opened again, also where sleep is off.
@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -25,16 +26,17 @@ from joulie.adapters.kubernetes.client import KubeClient, PatchKind
 from joulie.adapters.kubernetes.events import EventRecorder, Severity
 from joulie.adapters.kubernetes.pods import pod_facts
 from joulie.adapters.kubernetes.resources import NODES, PODS
-from joulie.adapters.kubernetes.sleep_marks import mark_patch
+from joulie.adapters.kubernetes.sleep_marks import mark_patch, sleep_mark
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import Job, write_all
-from joulie.apps.operator.facts import keep_node
+from joulie.apps.operator.facts import boot_id, keep_node
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.operator.settings.sleep import SleepMode
 from joulie.apps.operator.sleep.keep import Keep
 from joulie.apps.operator.sleep.metrics import SleepMetrics
 from joulie.apps.operator.sleep.nodes import Fleet, Seen, is_job, is_marked, see
+from joulie.apps.operator.sleep.power import NodePower, Sleeper, Switches
 from joulie.apps.operator.sleep.volumes import LocalVolumes
 from joulie.domain.hardware import Catalogue
 from joulie.domain.mode import Mode
@@ -48,7 +50,7 @@ from joulie.domain.sleep.decide import (
     decide,
     still_holds,
 )
-from joulie.domain.sleep.states import Awake, SleepState, mark_of
+from joulie.domain.sleep.states import Asleep, Awake, SleepState, Waking, mark_of
 from joulie.program.leadership import NotLeadingError
 
 _REASONS = {
@@ -93,6 +95,7 @@ class NodeSleep:
         events: recorder of events on nodes and pods.
         may_write: whether this process still holds the lease; checked before every write.
         now_s: current time, s since the epoch.
+        switches: power switches of nodes; None for none.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class NodeSleep:
         *,
         may_write: Callable[[], bool],
         now_s: Callable[[], float],
+        switches: Switches | None = None,
     ) -> None:
         self._client = client
         self._view = view
@@ -116,6 +120,7 @@ class NodeSleep:
         self._may_write = may_write
         self._now_s = now_s
         self._volumes = LocalVolumes(client)
+        self._power = NodePower(switches, metrics, self._still_empty, may_write=may_write, now_s=now_s)
         # By UID of the node: another machine of the same name has another past.
         self._memory: dict[str, Remembered] = {}
         self._virtual: dict[str, Remembered] = {}
@@ -130,6 +135,7 @@ class NodeSleep:
                 group.create_task(self._keep_looking())
         finally:
             self._metrics.stood_down()
+            await self._power.aclose()
 
     async def _keep_looking(self) -> None:
         while True:
@@ -148,10 +154,12 @@ class NodeSleep:
         if self._settings.sleep is SleepMode.OFF and not any(is_marked(facts) for _, facts in self._view.node_facts):
             self._metrics.stood_down()
             return
+        await asyncio.to_thread(self._power.reload)
         seen = see(self._view, self._volumes.all, self._now_s())
         # On a large cluster this takes a good part of a second, so it runs in a thread.
         decided = await asyncio.to_thread(self._decide, seen)
         await self._carry_out_all(decided)
+        await self._follow_switches(decided)
         if decided.observed is None:
             self._virtual = {}
         else:
@@ -162,7 +170,7 @@ class NodeSleep:
     def _decide(self, seen: Seen) -> _Decided:
         began_s = time.monotonic()
         settings = self._settings
-        fleet = Fleet(seen, settings, self._catalogue)
+        fleet = Fleet(seen, settings, self._catalogue, self._power.switches)
         nodes = fleet.as_they_are(self._memory)
         pods = fleet.waiting if settings.sleep is SleepMode.ENFORCE else ()
         real = decide(SleepSnapshot(seen.now_s, nodes, pods), settings.sleeping)
@@ -206,8 +214,11 @@ class NodeSleep:
         Raises:
             KubernetesError: the node cannot be read, or has changed meanwhile.
             NotLeadingError: the lease was lost.
+            PowerSwitchError: the switch of a node that is to sleep does not answer.
         """
         seen, state = decided.nodes[command.node], decided.real.states[command.node]
+        if command.action is Action.POWER_OFF and seen.switchable:
+            await self._power.check_on(command.node)
         node = await self._read(command.node)
         facts = None if node is None else keep_node(node, self._settings)
         if node is None or facts is None:
@@ -229,6 +240,31 @@ class NodeSleep:
         self._metrics.done(command, Mode.ENFORCE)
         severity: Severity = "Warning" if command.action is Action.GIVE_UP else "Normal"
         self._tell(command, facts.uid, severity, _REASONS[command.action])
+
+    async def _follow_switches(self, decided: _Decided) -> None:
+        """Have the switches do what the marks want, as they are now."""
+        sleepers = []
+        for name, node in decided.nodes.items():
+            uid = decided.fleet.facts[name].uid
+            remembered = self._memory.get(uid)
+            if not node.switchable or remembered is None:
+                continue
+            stays = isinstance(remembered.state, Asleep) and not (node.keep or node.jobs)
+            if stays or isinstance(remembered.state, Waking):
+                sleepers.append(Sleeper(name, uid, remembered.state))
+        for uid in await self._power.follow(sleepers):
+            # What was told just now is not obeyed yet: looks count from here.
+            mark, state = self._memory[uid]
+            if isinstance(state, Asleep):
+                self._memory[uid] = Remembered(mark, replace(state, looks=0))
+
+    async def _still_empty(self, name: str, state: Asleep) -> bool:
+        """Whether a node, as just read, has the mark of a state and no pods, and the boot that the mark names."""
+        node = await self._read(name)
+        if node is None or sleep_mark(node) != mark_of(state):
+            return False
+        # Told to shut down in a boot that the mark does not name, it would count as back while it is on its way down.
+        return boot_id(node) == state.boot != "" and await self._count_jobs(node) == 0
 
     async def _read(self, name: str) -> Node | None:
         """A node from the API server; None if it is gone. A list needs no right of its own."""

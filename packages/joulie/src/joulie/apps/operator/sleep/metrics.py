@@ -22,6 +22,8 @@ class SleepMetrics:
     Attributes:
         decide_seconds: duration of a decision, s.
         errors: commands that could not be carried out.
+        switch_errors: calls to power switches that failed.
+        switched_off: nodes that sleep and whose power switch says that they are off.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -33,6 +35,14 @@ class SleepMetrics:
         )
         self.errors = Counter(
             "joulie_operator_sleep_errors", "Commands to nodes that could not be carried out.", registry=registry
+        )
+        self.switch_errors = Counter(
+            "joulie_operator_sleep_switch_errors", "Calls to power switches that failed.", registry=registry
+        )
+        self.switched_off = Gauge(
+            "joulie_operator_sleep_switched_off_nodes",
+            "Nodes that sleep and whose power switch says that they are off.",
+            registry=registry,
         )
         self._commands = Counter(
             "joulie_operator_sleep_commands",
@@ -80,5 +90,6 @@ class SleepMetrics:
         """Show no node: sleep is off, or this replica no longer leads."""
         self._nodes.clear()
         self._kept.clear()
+        self.switched_off.set(0)
         self._removable.set(0)
         self._held.set(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from joulie.adapters.kubernetes import names
@@ -76,6 +76,7 @@ class Fleet:
         seen: the cluster.
         settings: operator settings.
         catalogue: hardware catalogue.
+        switches: whether a node is switched off when it sleeps.
 
     Attributes:
         facts: what is known of the nodes, by name.
@@ -84,7 +85,13 @@ class Fleet:
         waiting: pods that wait for a node.
     """
 
-    def __init__(self, seen: Seen, settings: OperatorSettings, catalogue: Catalogue) -> None:
+    def __init__(
+        self,
+        seen: Seen,
+        settings: OperatorSettings,
+        catalogue: Catalogue,
+        switches: Callable[[str, NodeFacts], bool],
+    ) -> None:
         self.facts = seen.facts
         self.acting = frozenset(name for name, facts in seen.facts.items() if acts_on(facts, settings))
         labels = {name: facts.labels for name, facts in seen.facts.items()}
@@ -93,6 +100,7 @@ class Fleet:
         self.waiting = _waiting(seen.pods)
         self._settings = settings
         self._catalogue = catalogue
+        self._switches = switches
         self._now_s = seen.now_s
         self._controlled = {node.name: node for node in seen.controlled}
         self._jobs: Counter[str] = Counter()
@@ -148,7 +156,9 @@ class Fleet:
         keep = keep_rule(seen.name, facts, self._settings, ())
         if not acts_on(facts, self._settings):
             keep = keep_released(facts, self._settings)
-        return replace(seen, mark=facts.sleep_mark, ready=facts.ready, keep=keep or seen.keep, jobs=jobs)
+        return replace(
+            seen, mark=facts.sleep_mark, ready=facts.ready, boot=facts.boot_id, keep=keep or seen.keep, jobs=jobs
+        )
 
     def _node(self, name: str, facts: NodeFacts, keep: Keep | None, mark: str, state: SleepState) -> SleepNode:
         allocatable = Room(
@@ -164,7 +174,8 @@ class Fleet:
             state=state,
             mark=mark,
             ready=facts.ready,
-            switchable=False,
+            boot=facts.boot_id,
+            switchable=self._switches(name, facts),
             keep=keep or "",
             jobs=self._jobs[name],
             allocatable=allocatable,
