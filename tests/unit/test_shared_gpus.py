@@ -197,6 +197,16 @@ def test_typical_pods_are_learned_as_they_come_and_old_ones_count_half() -> None
     assert sum(shared._seen.values()) < MAX_REMEMBERED_PODS
 
 
+def test_of_equal_costs_the_node_with_frugal_gpus_comes_first_then_the_first_by_name() -> None:
+    shared = SharedGpus()
+    strong = SharedNode.of(96, 360.0, 72.0, 2, 30.0, 300.0)
+    for name, node in (("c", NODE), ("a", strong), ("b", NODE), ("d", SharedNode.of(96, 360.0, 72.0, 0, 0.0, 300.0))):
+        shared.set_node(name, node)
+    slots = {"a": 1, "b": 2, "c": 3, "d": 4, "unknown": 5}
+    ranks = shared.view(slots, 6, "roster").ranks
+    assert sorted(slots, key=lambda name: ranks[slots[name]]) == ["d", "b", "c", "a", "unknown"]
+
+
 # ---- what pods say
 
 
