@@ -13,7 +13,6 @@ target is missed.
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import multiprocessing
 import sys
@@ -48,6 +47,7 @@ from joulie.domain.control_power import SourceReadings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.policy import POLICIES
 from joulie.domain.units import FloatArray
+from joulie.program.collector import spare_what_lives_long
 from joulie_lab.fakes.kubernetes.api import Writer
 from joulie_lab.fakes.kubernetes.cluster import FakeCluster
 
@@ -235,14 +235,14 @@ async def measure(kubeconfig: Path, nodes: int, pods: int, steps: int) -> dict[s
         await view.wait_synced()
         sync_s = time.perf_counter() - began
         watching.cancel()
-        gc.collect()
-        gc.freeze()
+        spare_what_lives_long()
         operator = Operator(client, view, settings)
         usual_w = rng.uniform(200, 700, nodes)
         # Until drains have settled, every node is written and shown.
         for _ in range(3):
             operator.now_s += 60.0
             operator.stored(operator.step(usual_w)[0])
+        spare_what_lives_long()
         calm, busy = [], []
         for _ in range(steps):
             _, *times, written = operator.step(usual_w * rng.uniform(0.999, 1.001, nodes))

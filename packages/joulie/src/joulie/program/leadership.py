@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import platform
 import uuid
 from collections.abc import Awaitable, Callable
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from joulie.adapters.kubernetes.cache import Watching
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.lease import LeaderElector
+from joulie.program.collector import spare_what_lives_long
 from joulie.program.settings import ProgramSettings
 from joulie.settings import boolean, integer, text
 
@@ -54,9 +54,7 @@ async def lead(
         work: the leader's work, until it is cancelled; its argument returns whether this replica still leads.
     """
     await view.wait_synced()
-    # Cached objects are long-lived: freezing them keeps the collector from traversing 100,000 pods repeatedly.
-    gc.collect()
-    gc.freeze()
+    spare_what_lives_long()
     if not settings.leader_elect:
         await work(lambda: True)
         return

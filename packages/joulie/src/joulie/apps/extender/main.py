@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import time
 from functools import partial
@@ -25,6 +24,7 @@ from joulie.domain.scoring.marginal_energy import ScoringAim
 from joulie.domain.scoring.occupancy import Occupancy
 from joulie.domain.scoring.shared_gpus import SharedGpus
 from joulie.program import logs, tracing
+from joulie.program.collector import spare_what_lives_long
 from joulie.program.http import ALL_INTERFACES, Probes, Server, lame_duck, observability_app, parse_address
 from joulie.program.run import run
 from joulie.program.settings import settings_options
@@ -138,8 +138,7 @@ async def _keep_view(feed: Feed, door: Extender, occupancy: Occupancy | None) ->
         occupancy.refresh(time.time())
     door.refresh()
     # What has been listed lives as long as the process: the collector need not look through it ever again.
-    gc.collect()
-    gc.freeze()
+    spare_what_lives_long()
     _log.info("ready")
     seen, seen_at_s = feed.changes, time.monotonic()
     learned_s = seen_at_s

@@ -38,6 +38,7 @@ from joulie.domain.cooling_stress import CoolingStressModel
 from joulie.domain.drain import ActiveEco, DrainingPerformance
 from joulie.domain.hardware import Catalogue
 from joulie.domain.policy import Policy
+from joulie.program.collector import spare_what_lives_long
 from joulie.program.tracing import span
 
 DEBOUNCE_S = 1.0
@@ -190,10 +191,14 @@ class ControlLoop:
         # Before the first cycle, which would otherwise lift the ceilings of the leader before.
         self._budgets.decide()
         group.create_task(self._budgets.run())
+        self._wake.clear()
+        await self.step()
+        # What cycles keep from one to the next: decisions, desired states and their comparisons.
+        spare_what_lives_long()
         while True:
+            await self._pause()
             self._wake.clear()
             await self.step()
-            await self._pause()
 
     async def _pause(self) -> None:
         """Wait until the next cycle: after a change, when a node's state is due to change, or after the interval."""
