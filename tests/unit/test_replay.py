@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from joulie.adapters.recording_files import Head, RecordingFiles
 from joulie.apps.cli import main as joulie
 from joulie.domain.recording import NodeRecord, Period, PodRecord
+from joulie_lab.apps.replay.run import Question, replay
+from joulie_lab.program.parallel import Executor
 from joulie_lab.simulation.replay.fit import Hourly, Line, errors, fit, fitted, misfit, resampled
 from joulie_lab.simulation.replay.past import Cluster, Use, past_of, predicted_w
 
@@ -109,6 +112,18 @@ def test_a_plant_that_draws_more_is_fitted_and_policies_are_forecast(tmp_path, c
     assert text.index("which it was not fitted to") < text.index("Policies on the same arrivals")
     assert len(text) < 100_000
     assert "<script" not in text
+
+
+def test_each_run_says_what_it_cost_and_a_meter_that_falls_silent_is_not_judged(tmp_path):
+    files = record(tmp_path / "week", lambda _, power_w: power_w)
+    for part in PERIOD.hours[HOURS // 2 :]:
+        rows = pl.read_parquet(files._path("power", part)).to_dicts()
+        files.write("power", [row for row in rows if row["node"] == "a"], part)
+    found = replay(tmp_path / "week", Question(("static_partition",), seeds=1), Executor(1))
+    assert [(one.policy, one.events) for one in found.costs] == [("none", 44), ("static_partition", 44)]
+    assert all(one.cpu_s > 0.0 and one.peak_mib > 10.0 for one in found.costs)
+    assert "costs" not in found.document(), "a document is the same on every machine"
+    assert [node for node, _ in found.judged.worst_nodes] == ["a"]
 
 
 def test_a_model_that_misses_the_past_forecasts_nothing(tmp_path, capsys):

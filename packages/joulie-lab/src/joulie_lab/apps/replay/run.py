@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from time import process_time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +37,7 @@ BASELINE = "none"
 _DRAWS = 400
 _SEED = 1
 _SAMPLES_PER_HOUR = 12
+_KIB, _MIB = 1024.0, 1024.0**2
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ class Replay:
         jobs: number of jobs.
         nodes: number of nodes.
         notes: what was left out or assumed.
+        costs: what each run cost; no part of the document, which is the same on every machine.
     """
 
     question: Question
@@ -99,6 +104,7 @@ class Replay:
     jobs: int
     nodes: int
     notes: tuple[str, ...]
+    costs: tuple[Cost, ...]
 
     def document(self) -> dict[str, Any]:
         """Plain JSON values; the error of the model comes first."""
@@ -134,7 +140,18 @@ class Work(NamedTuple):
     version: str = __version__
 
 
-def play(work: Work) -> Result:
+class Cost(NamedTuple):
+    """What a run cost the process that executed it."""
+
+    policy: str
+    events: int
+    """Arrivals and ends of jobs."""
+    cpu_s: float
+    peak_mib: float
+    """Largest resident memory of the process so far, runs before this one included."""
+
+
+def play(work: Work) -> tuple[Result, Cost]:
     """Execute a run in this process.
 
     Raises:
@@ -153,7 +170,16 @@ def play(work: Work) -> Result:
         n_samples=max(2, round(work.duration_s / SECONDS_PER_HOUR * _SAMPLES_PER_HOUR)),
     )
     n_families = max(work.family_of.values()) + 1
-    return result_of(run(setup, work.jobs), work.variant.name, work.seed, work.family_of, n_families)
+    before_s = process_time()
+    outcome = run(setup, work.jobs)
+    cpu_s = process_time() - before_s
+    result = result_of(outcome, work.variant.name, work.seed, work.family_of, n_families)
+    return result, Cost(result.policy, len(work.jobs) + result.figures.completed, cpu_s, peak_mib())
+
+
+def peak_mib() -> float:
+    """Largest resident memory of this process so far, MiB."""
+    return getrusage(RUSAGE_SELF).ru_maxrss / (_MIB if sys.platform == "darwin" else _KIB)
 
 
 def check_policies(policies: Sequence[str]) -> None:
@@ -198,6 +224,7 @@ def replay(folder: Path, question: Question, executor: Executor) -> Replay:
     judged = _judge(hourly, names, family, cluster.names, round(period.from_s / SECONDS_PER_HOUR) % 24)
     refused = _refused(judged.held_out, question)
     found: tuple[PolicyForecast, ...] = ()
+    costs: tuple[Cost, ...] = ()
     if not refused:
         duration_s = period.until_s - period.from_s + question.drain_s
         family_of = {node.name: int(place) for node, place in zip(cluster.nodes, family, strict=True)}
@@ -207,9 +234,10 @@ def replay(folder: Path, question: Question, executor: Executor) -> Replay:
             for seed in range(1, question.seeds + 1)
         ]
         order = [(one.variant.name, one.seed) for one in work]
-        done = sorted(_played(work, executor), key=lambda one: order.index((one.policy, one.seed)))
-        found = tuple(forecast(done, _model(hourly, family, judged)))
-    return Replay(question, judged, refused, found, len(past.runs), len(cluster.nodes), past.notes)
+        done = sorted(_played(work, executor), key=lambda one: order.index((one[0].policy, one[0].seed)))
+        found = tuple(forecast([result for result, _ in done], _model(hourly, family, judged)))
+        costs = tuple(cost for _, cost in done)
+    return Replay(question, judged, refused, found, len(past.runs), len(cluster.nodes), past.notes, costs)
 
 
 def _judge(hourly: Hourly, names: Sequence[str], family: IntArray, nodes: Sequence[str], first_hour: int) -> Judged:
@@ -221,8 +249,12 @@ def _judge(hourly: Hourly, names: Sequence[str], family: IntArray, nodes: Sequen
     whole = fitted(hourly, family, lines)
     known = whole.known.any(axis=0)
     sums = [np.where(known, np.nansum(one, axis=0), np.nan) for one in (whole.measured_w, whole.predicted_w)]
-    bias = np.nansum(held_out.predicted_w - held_out.measured_w, axis=1) / np.nansum(held_out.measured_w, axis=1)
-    worst = [place for place in np.argsort(-np.abs(np.nan_to_num(bias))).tolist() if not np.isnan(bias[place])][:5]
+    own = np.flatnonzero(held_out.known.any(axis=1))
+    gap_w, measured_w = (
+        np.nansum(one[own], axis=1) for one in (held_out.predicted_w - held_out.measured_w, held_out.measured_w)
+    )
+    bias = gap_w / measured_w
+    worst = np.argsort(-np.abs(bias), kind="stable")[:5].tolist()
     return Judged(
         catalogue=errors(second, first_hour + half),
         fitting=errors(fitted(first, family, lines), first_hour),
@@ -230,7 +262,7 @@ def _judge(hourly: Hourly, names: Sequence[str], family: IntArray, nodes: Sequen
         lines=dict(zip(names, lines, strict=True)),
         hourly_w=(sums[0], sums[1]),
         fitted_hours=half,
-        worst_nodes=tuple((nodes[place], float(bias[place])) for place in worst),
+        worst_nodes=tuple((nodes[own[place]], float(bias[place])) for place in worst),
     )
 
 
@@ -256,7 +288,7 @@ def _model(hourly: Hourly, family: IntArray, judged: Judged) -> Model:
     return Model(lines, draws, misfit(second, family, n_families), n_nodes)
 
 
-def _played(work: Sequence[Work], executor: Executor) -> Generator[Result, None, None]:
+def _played(work: Sequence[Work], executor: Executor) -> Generator[tuple[Result, Cost], None, None]:
     """Execute the runs, with progress on stderr.
 
     Raises:
@@ -273,5 +305,6 @@ def _played(work: Sequence[Work], executor: Executor) -> Generator[Result, None,
         raise UserError(str(error)) from error
 
 
-def _described(result: Result) -> str:
+def _described(played: tuple[Result, Cost]) -> str:
+    result, _ = played
     return f"{result.policy}, seed {result.seed}: {result.figures.it_kwh:,.0f} kWh before the fit"
