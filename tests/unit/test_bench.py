@@ -183,6 +183,7 @@ def test_the_benchmarks_are_listed(capsys):
         "replay",
         "sleep",
         "trials",
+        "live-trial",
         "traces",
     ]
     assert joulie("bench", "list", "-o", "json") == 0
@@ -209,6 +210,7 @@ def test_the_benchmarks_are_listed(capsys):
         "replay",
         "sleep",
         "trials",
+        "live-trial",
         "traces",
     ]
 

@@ -25,12 +25,13 @@ SUMMARIES = {
     "replay": "replay of a recorded week of a plant with hidden differences: its error, and its forecast of a saving",
     "sleep": "what sleeping nodes do to pods in random courses of faults",
     "trials": "how often the interval of a trial holds the truth, under what disturbs trials",
+    "live-trial": "a PowerTrial on a real control plane, faster than the clock, against the saving that is true",
     "traces": "energy savings of caps and policies at equal work, split by cause",
 }
 """What each benchmark measures, by name."""
 PAGES = (
-    *("backtest", "capping", "deferral", "equal-work", "feeds", "fidelity", "limits", "live-limits", "lives", "native"),
-    *("openb", "owners", "parity", "place", "power-estimate", "rack", "sleep", "traces", "trials"),
+    *("backtest", "capping", "deferral", "equal-work", "feeds", "fidelity", "limits", "live-limits", "live-trial"),
+    *("lives", "native", "openb", "owners", "parity", "place", "power-estimate", "rack", "sleep", "traces", "trials"),
 )
 """Benchmarks with a documentation page that is generated from their committed result."""
 
