@@ -14,6 +14,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
 from joulie.adapters.kubernetes.resources import NODE_TWINS
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.agent.gpu_limits import KEPT_S, GpuHolders, LimitLease
+from joulie.apps.agent.reporting import ControlReport, Reporter
 from joulie.domain.actuation import LimitedDevice, WantedCap, wanted_limits
 from joulie.domain.gpu_allocations import Allocation, Holding
 from joulie.domain.hardware import CapRange
@@ -136,6 +137,29 @@ def test_limit_is_of_one_gpu_and_is_reported(machine: Machine, driver: FakeGpus,
 
     scenario(machine, steps)
     assert limits_w(driver) == [600.0, 700.0]
+
+
+def test_no_report_of_a_gpu_is_without_its_holders(
+    machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one neither: an operator withdraws limits whose holders it cannot tell, at each restart of an agent."""
+    reports: list[ControlReport] = []
+    report = Reporter.control
+
+    async def control(reporter: Reporter, twin: Any, results: ControlReport) -> None:
+        reports.append(results)
+        await report(reporter, twin, results)
+
+    monkeypatch.setattr(Reporter, "control", control)
+
+    async def steps(bench: Bench, gpu: str) -> None:
+        await limit(bench, gpu, 450.0)
+        await until(lambda: limits_w(driver) == [450.0, 700.0])
+
+    scenario(machine, steps)
+    statuses = [gpu for one in reports for gpu in one.gpus]
+    assert statuses
+    assert all(gpu.pods is not None for gpu in statuses)
 
 
 def test_limit_ends_with_the_hold_of_its_pod(machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket) -> None:

@@ -142,6 +142,7 @@ class NodeAgent:
         self._default_mode = default_mode
         self._observes = default_mode is Mode.OBSERVE
         self._holders = holders
+        self._asked_for_holders = False
         self._held: Mapping[str, Holding] = {}
         self._limit_lease = LimitLease(gpu_limit_lease_s)
 
@@ -195,6 +196,9 @@ class NodeAgent:
             await asyncio.to_thread(self.host.observe_cpu, now_s)
         self.cpu = await self._enforce_cpu(twin.cpu, self._devices(inputs), inputs.routing, now_s)
         self.gpu = await self._enforce_gpu(gpu_cap, inputs, now_s, _GPU_PATIENCE_S)
+        if not self._asked_for_holders and inputs.routing.gpu_control.via is Via.HOST:
+            # GPUs are first seen in this cycle: a report without holders would have limits of jobs withdrawn.
+            await self._read_holders()
         status = self._hardware(inputs)
         self._count()
         # Before the reports: an unreachable API server does not make the measurement stale.
@@ -246,13 +250,19 @@ class NodeAgent:
         local = self.host is not None and via is Via.HOST
         if not local and via is not Via.HTTP:
             return twin.gpu
-        seen = self.host.observation if local and self.host else None
-        if self._holders is not None and seen is not None and seen.gpus:
-            await self._holders.read()
-            self._held = self._holders.of(seen.gpus, complete=seen.gpus_indexed)
+        if local:
+            await self._read_holders()
         if not self._limit_lease.holds(twin.last_updated, now_s):
             return twin.gpu
         return with_gpu_limits(twin.gpu, twin, self._held if local else {})
+
+    async def _read_holders(self) -> None:
+        """Ask the kubelet who holds the GPUs that were seen last; nobody is asked where there are none."""
+        seen = self.host.observation if self.host else None
+        if self._holders is not None and seen is not None and seen.gpus:
+            await self._holders.read()
+            self._held = self._holders.of(seen.gpus, complete=seen.gpus_indexed)
+            self._asked_for_holders = True
 
     def _gpu_statuses(self, routing: Routing) -> tuple[api.GpuStatus, ...]:
         if routing.gpu_control.via is Via.HTTP:
