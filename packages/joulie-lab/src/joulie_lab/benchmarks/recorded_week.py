@@ -61,6 +61,8 @@ class Plan:
 
 FULL = Plan(nodes=200, hours=168, drain_hours=96.0, workloads_per_hour=60.0, seeds=3)
 SMALL = Plan(nodes=20, hours=48, drain_hours=48.0, workloads_per_hour=8.0, seeds=2)
+LARGE = Plan(nodes=1000, hours=168, drain_hours=24.0, workloads_per_hour=325.0, seeds=1)
+SMALL_LARGE = Plan(nodes=20, hours=24, drain_hours=24.0, workloads_per_hour=8.0, seeds=1)
 
 
 class Plant:

@@ -22,7 +22,7 @@ SUMMARIES = {
     "lives": "the agent on modelled machines, and its lives with faults",
     "owners": "energy saved with identical GPUs, mixed GPUs or CPUs alone, by fixed limits and by default settings",
     "native": "CPU time of native runs, and its growth with jobs and nodes",
-    "replay": "replay of a recorded week of a plant with hidden differences: its error, and its forecast of a saving",
+    "replay": "replay of a recorded week of a plant with hidden differences: its error, its forecast, and its speed",
     "sleep": "what sleeping nodes do to pods in random courses of faults",
     "trials": "how often the interval of a trial holds the truth, under what disturbs trials",
     "live-trial": "a PowerTrial on a real control plane, faster than the clock, against the saving that is true",
@@ -31,7 +31,20 @@ SUMMARIES = {
 """What each benchmark measures, by name."""
 PAGES = (
     *("backtest", "capping", "deferral", "equal-work", "feeds", "fidelity", "limits", "live-limits", "live-trial"),
-    *("lives", "native", "openb", "owners", "parity", "place", "power-estimate", "rack", "sleep", "traces", "trials"),
+    *(
+        "lives",
+        "native",
+        "openb",
+        "owners",
+        "parity",
+        "place",
+        "power-estimate",
+        "rack",
+        "replay",
+        "sleep",
+        "traces",
+        "trials",
+    ),
 )
 """Benchmarks with a documentation page that is generated from their committed result."""
 
