@@ -19,6 +19,9 @@ pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 PODS = "/api/v1/namespaces/default/pods"
 TWINS = resources.NODE_TWINS.path()
 CLASSES = {"perf-1": "performance", "perf-2": "performance", "eco-1": "eco", "draining-1.example": "draining"}
+GPU_MILLI = "alibabacloud.com/gpu-milli"
+PODS_TOO = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
+"""What SCORING=marginal and SCORING=frugal need beside `RULES`."""
 RULES = [
     {"apiGroups": [""], "resources": ["nodes", "namespaces"], "verbs": ["get", "list", "watch"]},
     {
@@ -67,6 +70,10 @@ class Joulie:
         )
         wait_for(lambda: self.get("/readyz", metrics_port) is not None, 90, f"{name} ready: {program.log_tail()}")
         return program
+
+    def may_watch_pods(self) -> None:
+        path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/extender"
+        self.plane.request("PATCH", path, {"rules": [*RULES, PODS_TOO]}, content_type="application/merge-patch+json")
 
     def get(self, path: str, port: int | None = None, body: bytes | None = None) -> str | None:
         """What the extender says; None while it does not answer with 200."""
@@ -119,11 +126,17 @@ class Joulie:
         found = {(item["node"], item["class"], item["measuredW"]) for item in nodes if item["fresh"]}
         return (node, node_class, measured_w) in found
 
-    def create(self, *names: str, cpu: str = "1", performance: bool = False, runtime: str = "", **spec: Any) -> None:
+    def create(
+        self, *names: str, cpu: str = "1", performance: bool = False, runtime: str = "", gpu_milli: int = 0, **spec: Any
+    ) -> None:
         annotations = {"joulie.io/workload-class": "performance"} if performance else {}
         if runtime:
             annotations["joulie.io/estimated-runtime"] = runtime
-        container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": cpu}}}
+        resources: dict[str, Any] = {"requests": {"cpu": cpu}}
+        if gpu_milli:
+            annotations[GPU_MILLI] = str(gpu_milli)
+            resources["limits"] = {GPU_MILLI: str(gpu_milli)}
+        container = {"name": "main", "image": "pause", "resources": resources}
         self.plane.create_all(
             PODS,
             [
@@ -279,9 +292,7 @@ def test_trap_high_priority_evicts_nobody_from_full_eco_nodes(joulie: Joulie) ->
 
 def test_marginal_scoring_packs_onto_the_node_that_is_up_anyway(joulie: Joulie) -> None:
     """By default kube-scheduler would spread these pods over the empty nodes."""
-    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
-    path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/extender"
-    joulie.plane.request("PATCH", path, {"rules": [*RULES, pods]}, content_type="application/merge-patch+json")
+    joulie.may_watch_pods()
     port, metrics_port = free_port(), free_port()
     program = joulie._spawn("extender-marginal", port, metrics_port, SCORING="marginal")
 
@@ -300,6 +311,45 @@ def test_marginal_scoring_packs_onto_the_node_that_is_up_anyway(joulie: Joulie) 
         assert {joulie.node_of(name) for name in short} == {"perf-2"}
     finally:
         program.stop()
+        joulie.schedule_with()
+
+
+def test_frugal_scoring_shares_frugal_gpus_first_and_never_splits_a_part(joulie: Joulie) -> None:
+    """By default kube-scheduler prefers the emptier node, and knows only how much is left of all GPUs of a node."""
+    joulie.may_watch_pods()
+    joulie.plane.create_nodes(
+        kwok_node(
+            name,
+            labels={"nvidia.com/gpu.product": product, "nvidia.com/gpu.count": "2"},
+            allocatable={"cpu": cpu, GPU_MILLI: "2000"},
+        )
+        for name, product, cpu in (("thrifty", "Tesla-T4", "16"), ("strong", "Tesla-V100-SXM2-32GB", "64"))
+    )
+    port, metrics_port = free_port(), free_port()
+    program = joulie._spawn("extender-frugal", port, metrics_port, SCORING="frugal")
+
+    def refused(pod: str) -> set[str]:
+        shown = json.loads(joulie.get("/debug/explain", metrics_port, json.dumps(joulie.pod(pod)).encode()) or "{}")
+        return {one["node"] for one in shown.get("nodes", ()) if not one["allowed"]}
+
+    joulie.schedule_with(urlPrefix=f"http://127.0.0.1:{port}", weight=20, ignorable=False)
+    try:
+        joulie.create("part-1", gpu_milli=600)
+        assert joulie.node_of("part-1") == "thrifty"
+        here = {"kubernetes.io/hostname": "thrifty"}
+        joulie.create("part-2", gpu_milli=600, nodeSelector=here)
+        joulie.node_of("part-2")
+        wait_for(lambda: "thrifty" in refused("part-2"), 30, "it sees both pods")
+        joulie.create("pinned", gpu_milli=500, nodeSelector=here)
+        assert "1 no GPU of the node has as much left as the pod's gpu-milli" in joulie.why_waiting("pinned")
+        joulie.create("part-3", gpu_milli=500)
+        assert joulie.node_of("part-3") == "strong", "800 are left of thrifty, but 400 of each GPU"
+        joulie.create("part-4", gpu_milli=400)
+        assert joulie.node_of("part-4") == "thrifty"
+    finally:
+        program.stop()
+        joulie.plane.kubectl("delete", "pods", "--all", "-n", "default", "--force", "--wait")
+        joulie.plane.kubectl("delete", "node", "thrifty", "strong")
         joulie.schedule_with()
 
 
