@@ -14,6 +14,7 @@ SUMMARIES = {
     "place": "carbon savings of waiting, moving and both, for jobs that may run in two zones",
     "backtest": "the grid controller's deferral on published zones, by delay of the signal",
     "openb": "GPU allocation and power of placement policies for pods that share GPUs",
+    "openb-cluster": "the same pods at the real kube-scheduler, with the extender's frugal score and without",
     "capping": "power limits chosen from few measurements, and power capping under an oversubscribed breaker",
     "feeds": "PowerBudgets behind breakers on a real control plane, with programs killed, against published schemes",
     "rack": "nested PowerBudgets of a rack through a demand-response event",
@@ -31,20 +32,8 @@ SUMMARIES = {
 """What each benchmark measures, by name."""
 PAGES = (
     *("backtest", "capping", "deferral", "equal-work", "feeds", "fidelity", "limits", "live-limits", "live-trial"),
-    *(
-        "lives",
-        "native",
-        "openb",
-        "owners",
-        "parity",
-        "place",
-        "power-estimate",
-        "rack",
-        "replay",
-        "sleep",
-        "traces",
-        "trials",
-    ),
+    *("lives", "native", "openb", "openb-cluster", "owners", "parity", "place", "power-estimate"),
+    *("rack", "replay", "sleep", "traces", "trials"),
 )
 """Benchmarks with a documentation page that is generated from their committed result."""
 
