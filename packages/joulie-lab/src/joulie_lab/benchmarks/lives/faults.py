@@ -134,7 +134,7 @@ class FaultyFiles:
         self._faults.at("written" if write else "answered")
 
     def forget(self) -> None:
-        """What was read before a reboot is never read again."""
+        """What was read before a reboot or a pause is never read again."""
         self._earlier.clear()
 
 

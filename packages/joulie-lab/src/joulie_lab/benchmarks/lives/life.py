@@ -123,6 +123,7 @@ class _Run:
         bed = self._bed
         bed.faults.met[kind] += 1
         if kind == "pause":
+            bed.files.forget()  # a read may be late by a cycle, not by minutes
             self._pass_time(self._rng.uniform(60.0, 900.0), sampled=False)
             return
         bed.host = None
