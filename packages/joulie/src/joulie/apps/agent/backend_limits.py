@@ -15,7 +15,7 @@ from joulie.apps.agent.outcome import SIMULATED, Enforcement
 from joulie.domain.limit_contest import RESETS, Contest
 from joulie.domain.limit_records import FoundLimit, LimitPlan, LimitRecord, SameLimit, plan_cap, plan_restore
 from joulie.domain.quantities import InvalidQuantityError
-from joulie.ports import ControlFailedError, ControlRefusedError
+from joulie.ports import ControlFailedError, ControlRefusedError, NoBackendError
 
 _log = logging.getLogger(__name__)
 
@@ -152,9 +152,12 @@ class BackendLimits:
             return {}
         try:
             found = list_devices()
-        except (ControlFailedError, ControlRefusedError, OSError) as error:
+        except NoBackendError as error:
             kept = self._originals.kept_by_kexec(self.name)
             return dict.fromkeys({**kept, **self._originals.for_backend(self.name)}, str(error))
+        except (ControlFailedError, ControlRefusedError, OSError) as error:
+            # They are there and cannot be read: that the last boot has reset them is not known before they can.
+            return dict.fromkeys(self._originals.not_restored(self.name), str(error))
         records = self._originals.resolve(self.name, found, self._same)
         kept = self._originals.kept_by_kexec(self.name)
         missing = self._originals.not_restored(self.name).keys() - {device.id for device in found}
