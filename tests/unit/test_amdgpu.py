@@ -173,8 +173,9 @@ def test_a_gpu_keeps_its_id_when_that_cannot_be_read() -> None:
     read = files.read
     files.read = lambda file: garbage.get(file.name) or read(file)
     first = Amdgpu(sys, files)
-    garbage["unique_id"] = "1 2\n"
-    assert all(device.limit_w is None for device in first.devices()), "not known by its id yet"
+    for unreadable in ("1 2\n", "0x10\n"):
+        garbage["unique_id"] = unreadable
+        assert all(device.limit_w is None for device in first.devices()), "not known by its id yet"
     garbage.clear()
     ids = [device.id for device in first.devices()]
     assert ids[0] == "GPU-0000000000001000"

@@ -25,7 +25,8 @@ from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, En
 _MICRO = 1e-6
 _DRIVER = "amdgpu"
 _READ_BACK_TOLERANCE_W = 1.0
-_UNIQUE_ID = re.compile(r"(0x)?[0-9a-f]{1,16}")
+_UNIQUE_ID = re.compile(r"[0-9a-f]{16}")
+"""As the driver writes it, ``%016llx``: amdgpu_get_unique_id in drivers/gpu/drm/amd/pm/amdgpu_pm.c."""
 _UNREADABLE = "?"
 _WHOLE = "SPX"
 """Compute partition mode of a GPU that is not divided."""
