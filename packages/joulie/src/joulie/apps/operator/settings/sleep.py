@@ -23,7 +23,7 @@ def _mode(value: str) -> SleepMode:
     """The mode; YAML reads an unquoted ``off`` as false.
 
     Raises:
-        ValueError: there is no such mode.
+        ValueError: unknown mode.
     """
     word = value.strip().lower()
     if word == "false":
