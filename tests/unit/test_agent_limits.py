@@ -1,7 +1,7 @@
 """Limits of a node's own devices: which backend, what is saved, what is said."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -62,6 +62,9 @@ class Store:
     @property
     def originals(self) -> dict[str, float | None]:
         return {key: record.original for key, record in self.content.items()}
+
+
+Describe = Callable[[Sequence[PowerDevice]], Sequence[LimitedDevice]]
 
 
 class Limiter:
@@ -439,21 +442,53 @@ def test_h5_report_names_limits_of_another_boot_that_could_not_be_read_since(sto
     assert rapl.limits_w == {"a": 200.0, "b": 200.0}
 
 
+def after_loss_of_all(store: Store, limiter: Limiter, found: ReportedLimits | None, describe: Describe) -> LimitWriter:
+    """A process that has nothing but the last report."""
+    store.saved = SavedRecords()
+    originals = OriginalLimits(store)
+    assert found is not None
+    originals.note_reported(found, 0.0)
+    return LimitWriter([limiter], originals, describe)
+
+
 def test_h5_doubt_about_a_limit_outlives_a_second_loss(store: Store) -> None:
     """A cap that no device takes replaces the report that named the limit in force."""
     rapl = Limiter("rapl", a=120.0)
 
     def after_loss(found: ReportedLimits | None) -> LimitWriter:
-        store.saved = SavedRecords()
-        originals = OriginalLimits(store)
-        assert found is not None
-        originals.note_reported(found, 0.0)
-        return LimitWriter([rapl], originals, unlimited)
+        return after_loss_of_all(store, rapl, found, unlimited)
 
     limits = after_loss(ReportedLimits("rapl", WantedCap(cap_w=120.0), complete=True))
     outcome = limits.cap(WantedCap(percent=30.0))[0]
     assert (outcome.backend, outcome.result, rapl.log) == ("rapl", "blocked", [])
     assert "original is not known" in after_loss(report(outcome)).lift().message
+
+
+def test_h5_backend_that_cannot_be_listed_keeps_its_doubt_through_a_second_loss(store: Store) -> None:
+    rapl = Limiter("rapl", a=120.0)
+
+    def after_loss(found: ReportedLimits | None) -> LimitWriter:
+        return after_loss_of_all(store, rapl, found, described)
+
+    limits = after_loss(ReportedLimits("rapl", WantedCap(percent=60.0), complete=True))
+    rapl.reason = "cannot list the zones"
+    outcome = limits.cap(WantedCap(percent=60.0))[0]
+    assert (outcome.backend, outcome.result) == ("rapl", "blocked")
+    rapl.reason = None
+    assert "original is not known" in after_loss(report(outcome)).lift().message
+
+
+@pytest.mark.parametrize("cap", [WantedCap(cap_w=195.0), WantedCap(percent=26.0)])
+def test_h5_limit_below_a_floor_that_was_not_known_when_it_was_written_is_lifted(store: Store, cap: WantedCap) -> None:
+    """The model, garbled when the cap was written, is what the catalogue's smallest limit is found by."""
+    amdgpu = Limiter("amdgpu", a=195.0)
+
+    def known(devices: Sequence[PowerDevice]) -> list[LimitedDevice]:
+        return [LimitedDevice(one.id, one.limit_w, CapRange(350.0, 750.0, 750.0), clips=True) for one in devices]
+
+    limits = after_loss_of_all(store, amdgpu, ReportedLimits("amdgpu", cap, complete=True), known)
+    assert limits.lift().message.startswith("restored")
+    assert amdgpu.limits_w == {"a": 750.0}
 
 
 def hsmp_clipped(store: Store, hsmp: Limiter, *, kexec: bool) -> Outcome:

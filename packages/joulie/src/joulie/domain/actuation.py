@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from joulie.domain.hardware.models import CapRange
 from joulie.domain.limit_records import FoundLimit, usable_limit
@@ -238,8 +238,9 @@ def wanted_limits(
         absent.pop(device.id, None)
         target_w = cap.of_device(device)
         default_w = None if device.limits is None else device.limits.base_w
-        earlier_w = earlier.of_device(device) if earlier else None
-        candidates = tuple(limit_w for limit_w in (target_w, earlier_w, *earlier_limits_w) if limit_w is not None)
+        caps = (cap, earlier) if earlier else (cap,)
+        asked_w = (one.of_device(seen) for one in caps for seen in _as_seen(device))
+        candidates = tuple(limit_w for limit_w in (*asked_w, *earlier_limits_w) if limit_w is not None)
         found.append(FoundLimit(device.id, usable_limit(device.limit_w), default_w, candidates, device.clips))
         if target_w is not None:
             wanted[device.id] = target_w
@@ -249,6 +250,13 @@ def wanted_limits(
             released.append(device.id)
     refused |= dict.fromkeys(absent, "no such device")
     return WantedLimits(found, wanted, refused, () if cap.lifted else released)
+
+
+def _as_seen(device: LimitedDevice) -> Iterable[LimitedDevice]:
+    """A device as it is, and as a process took it that could not read its model, whose smallest limit is that of."""
+    yield device
+    if device.clips and device.limits is not None:
+        yield replace(device, limits=replace(device.limits, min_w=0.0))
 
 
 def same_limit(one_w: float, other_w: float) -> bool:

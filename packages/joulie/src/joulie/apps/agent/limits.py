@@ -148,8 +148,7 @@ class LimitWriter:
                 return self._outcome(limiter, done, cap), done.in_force_w
             problem = reason or format_problems(done.problems) or "no devices"
             reasons[limiter.name] = f"{problem}{format_left(done.left_w)}"
-            doubtful = reason is None and self._limits[limiter.name].in_doubt
-            holding += [limiter.name] if done.left_w or doubtful else []
+            holding += [limiter.name] if done.left_w or self._limits[limiter.name].in_doubt else []
             refusals_only = refusals_only and not done.failed
         result = blocked if refusals_only else failed
         return result(holding[0] if holding else "none", format_problems(reasons) or "no backend is configured"), {}
