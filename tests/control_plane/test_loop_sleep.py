@@ -41,6 +41,18 @@ def await_states(loop: Loop, **wanted: str) -> None:
     wait_for(reached, PATIENCE_S, f"nodes are {wanted}")
 
 
+def await_event(loop: Loop, about: str, reason: str, message: str) -> None:
+    """Wait for the only event of a reason about a pod: events are written beside the loop, not in it."""
+
+    def told() -> bool:
+        events = loop.get(f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={about}")["items"]
+        found = [one["message"] for one in events if one["reason"] == reason]
+        assert found == [message], found
+        return True
+
+    wait_for(told, PATIENCE_S, f"pod {about} is told {reason}")
+
+
 def test_nodes_that_nobody_needs_sleep_and_a_pod_wakes_one(plane: LocalControlPlane) -> None:
     loop = Loop(plane, "mode=enforce", "operator.settings.SLEEP=enforce")
     plane.create_nodes(node(name, CPU_ONLY) for name in ("n1", "n2"))
@@ -57,8 +69,7 @@ def test_nodes_that_nobody_needs_sleep_and_a_pod_wakes_one(plane: LocalControlPl
     loop.create(pod("large", requests={"cpu": "200"}))
     assert loop.await_placed("large") == "n2"
     assert (state(loop, "n2"), state(loop, "n3")) == ("", "asleep")
-    events = loop.get("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name=large")["items"]
-    assert [one["message"] for one in events if one["reason"] == "WaitsForNode"] == ["n2 is being woken for it"]
+    await_event(loop, "large", "WaitsForNode", "n2 is being woken for it")
 
     operator.process.kill()
     loop.delete_pods("large")
