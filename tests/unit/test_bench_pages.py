@@ -218,6 +218,28 @@ def test_a_page_that_differs_is_named_and_can_be_written(tmp_path, capsys, monke
     assert page.read_text(encoding="utf-8") == right
 
 
+def test_a_page_that_does_not_exist_yet_is_written(tmp_path, capsys, monkeypatch):
+    for path in ("benchmarks/results/sleep.json", "benchmarks/pages/sleep.md"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text((ROOT / path).read_text(encoding="utf-8"), encoding="utf-8")
+    page = Path(import_module(module_of("sleep")).PAGE.path)
+    monkeypatch.chdir(tmp_path)
+    assert joulie("bench", "page", "sleep", "--check") == 1
+    assert f"{page} differs" in capsys.readouterr().err
+    assert joulie("bench", "page", "sleep") == 0
+    assert (tmp_path / "docs" / page).read_text(encoding="utf-8") == (ROOT / "docs" / page).read_text(encoding="utf-8")
+
+
+def test_a_page_without_a_template_and_without_its_block_is_not_made_up(tmp_path, capsys, monkeypatch):
+    path = "benchmarks/results/backtest.json"
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text((ROOT / path).read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert joulie("bench", "page", "backtest") == 2
+    told = capsys.readouterr().err
+    assert f"must have the lines '<!-- from {path} -->' and '<!-- end -->'" in told
+
+
 def test_pages_are_written_in_a_checkout_only(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert joulie("bench", "page") == 2

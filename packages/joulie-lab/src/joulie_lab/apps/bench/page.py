@@ -41,9 +41,10 @@ def _update(name: str, *, check: bool) -> bool:
     one = _page(name)
     place = _DOCS / one.path
     result = read_result(_RESULTS / f"{name}.json", one.result)
-    before = place.read_text(encoding="utf-8")
+    before = place.read_text(encoding="utf-8") if place.exists() else ""
     text = render(name, one, result, before)
     if not check:
+        place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, encoding="utf-8")
         for path, draw in one.images.items():
             if (figure := draw(result)) is not None:
@@ -58,14 +59,21 @@ def render(name: str, one: Page[Figures], result: Figures, before: str = "", tem
         name: name of the benchmark.
         one: definition of its page.
         result: the committed result.
-        before: current text of the page; without a template, only its generated block is replaced.
+        before: current text of the page, empty if there is none yet; without a template, only its generated block is
+            replaced.
         templates: folder of the templates.
+
+    Raises:
+        UserError: the page has no template, and no block to replace either.
     """
     values = one.values(result)
     if "block" in values:
         begin = f"<!-- from benchmarks/results/{name}.json -->\n"
-        head, rest = before.split(begin)
-        _, tail = rest.split(_END)
+        head, found, rest = before.partition(begin)
+        _, ended, tail = rest.partition(_END)
+        if not (found and ended):
+            place = _DOCS / one.path
+            raise UserError(f"{place} must have the lines {begin.strip()!r} and {_END.strip()!r}, with the text around")
         return f"{head}{begin}\n{values['block']}\n{_END}{tail}"
     environment = Environment(
         loader=FileSystemLoader(templates),
