@@ -50,16 +50,14 @@ def need_of(wanted: DesiredNode, stored: Stored, *, overdue_s: float) -> Need:
         stored: what there is.
         overdue_s: a status that was last written before this time, s since the epoch, is written again.
     """
-    need = _need_of_words(wanted, stored)
-    if stored.facts is None or stored.twin is None or need.status:
-        return need
-    late = stored.facts.managed and updated_s(stored.twin) <= overdue_s
-    return need._replace(status=late or not status_matches(wanted.status, stored.twin.status))
+    need, twin = _need_of_words(wanted, stored), stored.twin
+    close = twin is not None and status_matches(wanted.status, twin.status)
+    return _with_age(need, stored.facts, close=close, late=updated_s(twin) <= overdue_s)
 
 
-def updated_s(twin: NodeTwin) -> float:
-    """When a twin's status was written, s since the epoch; minus infinity if it has no readable timestamp."""
-    found_s = time_or_none(twin.status.last_updated)
+def updated_s(twin: NodeTwin | None) -> float:
+    """When a twin's status was written, s since the epoch; minus infinity without a readable timestamp."""
+    found_s = None if twin is None else time_or_none(twin.status.last_updated)
     return float("-inf") if found_s is None else found_s
 
 
@@ -136,7 +134,10 @@ class Comparison:
         compared = [self._compared(*one) for one in zip(grounds, stored, strict=True)]
         numbers = np.array([one.numbers for one in compared]).reshape(-1, len(_NO_NUMBERS))
         close = numbers_close(wanted_numbers(twin, slice(first, first + len(compared))), numbers).tolist()
-        return [(one.wanted, _with_numbers(one, near, overdue_s)) for one, near in zip(compared, close, strict=True)]
+        return [
+            (one.wanted, _with_age(one.need, one.stored.facts, close=near, late=one.updated_s <= overdue_s))
+            for one, near in zip(compared, close, strict=True)
+        ]
 
     def _compared(self, grounds: Grounds, stored: Stored) -> _Compared:
         name = grounds.node.node.name
@@ -145,17 +146,15 @@ class Comparison:
         if known is not None and same and known.stored.facts is stored.facts and known.stored.twin is stored.twin:
             return known
         wanted = known.wanted if known is not None and same else desired_words(grounds)
-        numbers, written_s = _NO_NUMBERS, float("-inf")
-        if stored.twin is not None:
-            numbers, written_s = stored_numbers(stored.twin.status), updated_s(stored.twin)
-        found = _Compared(grounds, wanted, stored, _need_of_words(wanted, stored), numbers, written_s)
+        numbers = _NO_NUMBERS if stored.twin is None else stored_numbers(stored.twin.status)
+        need = _need_of_words(wanted, stored)
+        found = _Compared(grounds, wanted, stored, need, numbers, updated_s(stored.twin))
         self._known[name] = found
         return found
 
 
-def _with_numbers(compared: _Compared, close: bool, overdue_s: float) -> Need:
-    """What has to be written, numbers and age counted."""
-    need, facts = compared.need, compared.stored.facts
-    if facts is None or need.status or (close and not (facts.managed and compared.updated_s <= overdue_s)):
+def _with_age(need: Need, facts: NodeFacts | None, *, close: bool, late: bool) -> Need:
+    """What has to be written, counting whether the numbers are close enough and the status is due again."""
+    if facts is None or need.status or (close and not (facts.managed and late)):
         return need
     return need._replace(status=True)
