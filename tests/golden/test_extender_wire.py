@@ -11,7 +11,8 @@ import pytest
 
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.apps.extender import answers
-from joulie.apps.extender.fleet import Fleet, FleetView, LoadFacts, TwinFacts, TwinNumbers
+from joulie.apps.extender.fleet import Fleet, FleetView
+from joulie.apps.extender.node_facts import LoadFacts, TwinFacts, TwinNumbers
 from joulie.apps.extender.rankings import Rankings
 from joulie.domain.scoring.extender import NodeClass
 

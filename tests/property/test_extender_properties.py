@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.apps.extender import answers, wire
-from joulie.apps.extender.fleet import Fleet, FleetView, LoadFacts, TwinFacts, TwinNumbers
+from joulie.apps.extender.fleet import Fleet, FleetView
 from joulie.apps.extender.judge import Profiles
+from joulie.apps.extender.node_facts import LoadFacts, TwinFacts, TwinNumbers
 from joulie.apps.extender.rankings import Rankings
 from joulie.domain.mode import Mode
 from joulie.domain.scoring.extender import NodeClass, PodView, Sensitivity, explain, extender_score, may_run, wire_score

@@ -11,8 +11,9 @@ from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.apps.extender import answers, wire
 from joulie.apps.extender.explain import explanation
 from joulie.apps.extender.feed import NodeLabels
-from joulie.apps.extender.fleet import Fleet, FleetView, LoadFacts, TwinFacts, TwinNumbers
+from joulie.apps.extender.fleet import Fleet, FleetView
 from joulie.apps.extender.judge import judge
+from joulie.apps.extender.node_facts import LoadFacts, TwinFacts, TwinNumbers
 from joulie.apps.extender.rankings import Rankings
 from joulie.domain.accounting.profiles import GpuProfile, HardwareProfiles, Profiles
 from joulie.domain.mode import Mode

@@ -25,7 +25,8 @@ from joulie.apps.extender.feed import (
     load_facts,
     twin_facts,
 )
-from joulie.apps.extender.fleet import Fleet, LoadFacts
+from joulie.apps.extender.fleet import Fleet
+from joulie.apps.extender.node_facts import LoadFacts
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import ReportedHardware
 from joulie.domain.mode import Mode

@@ -3,16 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from joulie.apps.extender.fleet import (
-    N_SCORES,
-    REFUSALS,
-    UNKNOWN_SLOT,
-    Fleet,
-    LoadFacts,
-    TwinFacts,
-    TwinNumbers,
-    slots_of,
-)
+from joulie.apps.extender.fleet import N_SCORES, REFUSALS, UNKNOWN_SLOT, Fleet, slots_of
+from joulie.apps.extender.node_facts import LoadFacts, TwinFacts, TwinNumbers
 from joulie.domain.mode import Mode
 from joulie.domain.scoring.extender import NodeClass
 from joulie.domain.units import InvalidQuantityError

@@ -6,8 +6,9 @@ import pytest
 from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.pods import ProfileFacts
 from joulie.apps.extender import rankings
-from joulie.apps.extender.fleet import Fleet, FleetView, LoadFacts, TwinFacts, TwinNumbers
+from joulie.apps.extender.fleet import Fleet, FleetView
 from joulie.apps.extender.judge import JudgedPod, judge
+from joulie.apps.extender.node_facts import LoadFacts, TwinFacts, TwinNumbers
 from joulie.apps.extender.rankings import Rankings
 from joulie.domain.scoring.extender import NodeClass
 

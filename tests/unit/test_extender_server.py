@@ -9,9 +9,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.apps.extender import answers, server
 from joulie.apps.extender.feed import WatchState
-from joulie.apps.extender.fleet import Fleet, FleetView, LoadFacts, TwinFacts, TwinNumbers
+from joulie.apps.extender.fleet import Fleet, FleetView
 from joulie.apps.extender.judge import Profiles
 from joulie.apps.extender.metrics import ExtenderMetrics, StateCollector
+from joulie.apps.extender.node_facts import LoadFacts, TwinFacts, TwinNumbers
 from joulie.apps.extender.rankings import Rankings
 from joulie.apps.extender.server import Extender
 from joulie.domain.scoring.extender import NodeClass

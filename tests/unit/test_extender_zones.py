@@ -12,7 +12,8 @@ from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.intensities import CONFIG_MAP, Intensities, publish, read_intensities
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, NODES
 from joulie.apps.extender.feed import Feed
-from joulie.apps.extender.fleet import INTENSITIES_STALE_S, Fleet, ZoneHints
+from joulie.apps.extender.fleet import INTENSITIES_STALE_S, Fleet
+from joulie.apps.extender.node_facts import ZoneHints
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.mode import Mode
 from joulie.domain.quantities import InvalidQuantityError

@@ -15,8 +15,9 @@ from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.pods import ProfileFacts
 from joulie.apps.extender import answers
 from joulie.apps.extender.explain import explanation
-from joulie.apps.extender.fleet import Fleet, LoadFacts
+from joulie.apps.extender.fleet import Fleet
 from joulie.apps.extender.judge import judge, sharing_pod
+from joulie.apps.extender.node_facts import LoadFacts
 from joulie.apps.extender.rankings import Rankings
 from joulie.domain.mode import Mode
 from joulie.domain.scoring.extender import NodeClass

@@ -30,10 +30,11 @@ import numpy as np
 from joulie.adapters.kubernetes.names import CPU_SENSITIVITY_ANNOTATION, WORKLOAD_CLASS_ANNOTATION
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.apps.extender import wire
-from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers
+from joulie.apps.extender.fleet import Fleet
 from joulie.apps.extender.judge import judge, scores
 from joulie.apps.extender.main import BUSY_S, VIEW_S
 from joulie.apps.extender.metrics import ExtenderMetrics
+from joulie.apps.extender.node_facts import LoadFacts, TwinFacts, TwinNumbers
 from joulie.apps.extender.server import Extender, max_body_bytes, read_body
 from joulie.domain.grid.names import MAX_POWER_WATTS, MIN_EFFICIENCY, POLICY_PREFIX, PREFIX
 from joulie.domain.scoring.extender import NodeClass

@@ -31,8 +31,9 @@ from joulie.adapters.kubernetes.resources import (
     WORKLOAD_PROFILES,
 )
 from joulie.adapters.kubernetes.times import parse_rfc3339
-from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers, ZoneHints
+from joulie.apps.extender.fleet import Fleet
 from joulie.apps.extender.judge import placed_pod, sharing_pod
+from joulie.apps.extender.node_facts import LoadFacts, TwinFacts, TwinNumbers, ZoneHints
 from joulie.domain.accounting.profiles import stated_pue
 from joulie.domain.grid import names as grid_names
 from joulie.domain.grid.power_limits import POWER_LIMIT_KEYS

@@ -5,7 +5,6 @@ Slot 0 represents every unknown node: it has no twin, so it passes the filter an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import repeat
@@ -15,22 +14,20 @@ import numpy as np
 from msgspec.structs import replace
 
 from joulie.adapters.kubernetes.intensities import Intensities
+from joulie.apps.extender.node_facts import DEFAULT_PROFILES, FULL_W_TYPES, LoadFacts, TwinFacts, TwinNumbers, ZoneHints
 from joulie.apps.extender.wire import host_score, json_text, refusal
 from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
 from joulie.domain.grid.place import zone_points
 from joulie.domain.grid.power_limits import PowerLimits
-from joulie.domain.grid.request import GPU_WORKLOAD_TYPES
 from joulie.domain.grid.zones import zone_of_node
-from joulie.domain.hardware.estimates import TYPICAL_IDLE_SHARE
-from joulie.domain.marginal import FullLoad, cpu_max_or_fallback_w, gpu_max_or_fallback_w
+from joulie.domain.marginal import FullLoad
 from joulie.domain.mode import Mode
-from joulie.domain.quantities import finite_number, positive_number
 from joulie.domain.scoring.extender import WIRE_MAXIMUM, NodeClass, TwinView, performance_pressure
 from joulie.domain.scoring.marginal_energy import ScoringAim
 from joulie.domain.scoring.marginal_placement import NodeOccupancy, packing_ranks
 from joulie.domain.scoring.occupancy import NO_PODS, LifeClass, Occupancy
-from joulie.domain.scoring.shared_gpus import SharedGpus, SharedNode, SharingView
+from joulie.domain.scoring.shared_gpus import SharedGpus, SharingView
 from joulie.domain.units import BoolArray, FloatArray, IntArray
 
 UNKNOWN_SLOT = 0
@@ -50,136 +47,6 @@ Policies = Mapping[str, Mapping[str, str]]
 """Annotations of namespaces, by namespace."""
 
 
-@dataclass(frozen=True)
-class TwinNumbers:
-    """The numbers of a NodeTwin that placement uses.
-
-    Attributes:
-        capped_w: power limit in force, W.
-        measured_w: measured power, W.
-        cooling_stress_pct: cooling stress, 0..100.
-        headroom_score: power headroom, 0..100.
-        trend_w_per_min: slope of the power, W/min.
-        cpu_cap_fraction: CPU cap over maximum CPU power, 0..1.
-        gpu_cap_fraction: GPU cap over maximum GPU power, 0..1.
-
-    Raises:
-        InvalidQuantityError: one of them is NaN or out of range.
-    """
-
-    capped_w: float
-    measured_w: float
-    cooling_stress_pct: float
-    headroom_score: float
-    trend_w_per_min: float
-    cpu_cap_fraction: float
-    gpu_cap_fraction: float
-
-    def __post_init__(self) -> None:
-        positive_number("capped_w", self.capped_w)
-        finite_number("measured_w", self.measured_w, minimum=0.0)
-        finite_number("trend_w_per_min", self.trend_w_per_min)
-        for name in ("cooling_stress_pct", "headroom_score"):
-            finite_number(name, getattr(self, name), minimum=0.0, maximum=100.0)
-        for name in ("cpu_cap_fraction", "gpu_cap_fraction"):
-            finite_number(name, getattr(self, name), minimum=0.0, maximum=1.0)
-
-
-@dataclass(frozen=True)
-class TwinFacts:
-    """Cached facts of a NodeTwin.
-
-    Attributes:
-        node_class: the node's class; UNKNOWN if not set.
-        numbers: its numbers; None if missing or invalid.
-        updated_s: last update by the operator, s since the epoch; None if not set.
-        flaw: why the numbers are unusable; empty if they are usable.
-    """
-
-    node_class: NodeClass
-    numbers: TwinNumbers | None
-    updated_s: float | None
-    flaw: str = ""
-
-
-FULL_W_TYPES = ("", *GPU_WORKLOAD_TYPES)
-"""Types of GPU workload that a node's power at full load is kept for; without one, GPUs draw their maximum."""
-
-
-@dataclass(frozen=True)
-class LoadFacts:
-    """Power of a node at full load; None means unknown.
-
-    Attributes:
-        cores: allocatable CPUs.
-        cpu_max_w: maximum power of all CPUs, W.
-        gpu_max_w: maximum power of one GPU, W.
-        gpu_vendor: GPU vendor.
-        gpus: number of GPUs.
-        gpu_model: model of the GPUs; empty if unknown.
-        pue: PUE that the node's annotation says.
-        gpu_pue: PUE of GPUs that it says.
-        gpu_idle_w: idle power of all GPUs, W.
-        gpu_instances: GPUs that pods can request of each device: MIG instances with the strategy ``single``, else 1.
-    """
-
-    cores: float | None = None
-    cpu_max_w: float | None = None
-    gpu_max_w: float | None = None
-    gpu_vendor: str | None = None
-    gpus: float = 0.0
-    gpu_model: str = ""
-    pue: float | None = None
-    gpu_pue: float | None = None
-    gpu_idle_w: float = 0.0
-    gpu_instances: int = 1
-
-    @property
-    def base_w(self) -> float:
-        """Power of the idle node, W: what it draws for being up."""
-        cpu_max_w, _, _ = _full_load(self)
-        return TYPICAL_IDLE_SHARE * cpu_max_w + self.gpu_idle_w
-
-    @property
-    def shared(self) -> SharedNode | None:
-        """The node for SCORING=frugal; None if it says no CPUs, or requests do not say which GPU an instance is of."""
-        if self.cores is None or not 0.001 <= self.cores < math.inf or self.gpu_instances != 1:
-            return None
-        cpu_max_w, _, gpu_max_w = _full_load(self)
-        gpus = int(self.gpus)
-        idle_w = self.gpu_idle_w / gpus if gpus else 0.0
-        return SharedNode.of(self.cores, cpu_max_w, TYPICAL_IDLE_SHARE * cpu_max_w, gpus, idle_w, gpu_max_w)
-
-    def full_w(self, profiles: HardwareProfiles) -> tuple[float, ...]:
-        """Power of the node at full load with PUE by type of GPU workload (`FULL_W_TYPES`), W; NaN if unknown.
-
-        Args:
-            profiles: PUEs where the node says none, and the share that a type of workload draws of a GPU's power.
-        """
-        if self.cpu_max_w is None or (self.gpus > 0.0 and self.gpu_max_w is None):
-            return (math.nan,) * len(FULL_W_TYPES)
-        cpu_w = self.cpu_max_w * (self.pue or profiles.pue)
-        gpu_w = self.gpus * (self.gpu_max_w or 0.0) * (self.gpu_pue or profiles.gpu_pue)
-        profile = profiles.gpus.find(self.gpu_model) if self.gpu_model else None
-        shares = {} if profile is None else profile.workloads
-        return tuple(cpu_w + gpu_w * shares.get(kind, 1.0) for kind in FULL_W_TYPES)
-
-
-@dataclass(frozen=True)
-class ZoneHints:
-    """What a Node says about its grid zone.
-
-    Attributes:
-        labels: its labels of a zone or region.
-        annotations: its annotation of a zone.
-        provider_id: ``spec.providerID``.
-    """
-
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
-    provider_id: str
-
-
 # Rows of the table, one column per node: first the numbers of the twin, then these.
 _TWIN_FIELDS = tuple(field.name for field in fields(TwinNumbers))
 _N_TWIN = len(_TWIN_FIELDS)
@@ -189,7 +56,6 @@ _UPDATED_S, _NODE_CLASS, _INTENSITY, _ZONE, _BASE_W, _GPUS = range(_N_TWIN, _N_T
 _FULL_W = slice(_GPUS + 1, _GPUS + 1 + len(FULL_W_TYPES))
 _CPU_MAX_W, _CORES, _GPU_MAX_W = range(_FULL_W.stop, _FULL_W.stop + 3)
 _N_ROWS = _GPU_MAX_W + 1
-DEFAULT_PROFILES = HardwareProfiles()
 INTENSITIES_STALE_S = 900.0
 """Age from which published intensities no longer count, s: the grid controller repeats them every minute."""
 
@@ -393,7 +259,7 @@ class Fleet:
         """Set the power of a node at full load; None if unknown."""
         node = self._node(name)
         node.load = load
-        self._table[_CPU_MAX_W:, node.slot] = _full_load(load or LoadFacts())
+        self._table[_CPU_MAX_W:, node.slot] = (load or LoadFacts()).maxima
         self._enter_full_w(name, node)
         self._settle(name, node)
         if load is None and self._occupancy is not None:
@@ -595,19 +461,9 @@ class Fleet:
     def _clear(self, slot: int) -> None:
         self._table[:, slot] = np.nan
         self._table[_NODE_CLASS, slot] = NodeClass.UNKNOWN
-        self._table[_CPU_MAX_W:, slot] = _full_load(LoadFacts())
+        self._table[_CPU_MAX_W:, slot] = LoadFacts().maxima
 
 
 def slots_of(roster: Roster, names: list[str]) -> IntArray:
     """Slot of each name; `UNKNOWN_SLOT` for unknown nodes."""
     return np.fromiter(map(roster.slots.get, names, repeat(UNKNOWN_SLOT)), np.int64, len(names))
-
-
-def _full_load(load: LoadFacts) -> tuple[float, float, float]:
-    """CPU power (W), cores and power of one GPU (W), with fallbacks for unknown values."""
-    cores = load.cores if load.cores is not None and math.isfinite(load.cores) and load.cores > 0.0 else 1.0
-    return (
-        cpu_max_or_fallback_w(load.cpu_max_w, cores),
-        cores,
-        gpu_max_or_fallback_w(load.gpu_max_w, load.gpu_vendor),
-    )

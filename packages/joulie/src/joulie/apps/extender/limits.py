@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from joulie.apps.extender.fleet import FULL_W_TYPES, FleetView
+from joulie.apps.extender.fleet import FleetView
 from joulie.apps.extender.judge import JudgedPod
+from joulie.apps.extender.node_facts import FULL_W_TYPES
 from joulie.domain.grid import names
 from joulie.domain.grid.power_limits import NO_LIMITS, PowerLimits, power_limits
 from joulie.domain.grid.request import Cascade, workload_type

@@ -14,8 +14,9 @@ from joulie.adapters.hardware_profiles import load_hardware_profiles
 from joulie.adapters.hardware_yaml import catalogue_of
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.apps.extender.feed import Feed, NodeLabels
-from joulie.apps.extender.fleet import DEFAULT_PROFILES, Fleet
+from joulie.apps.extender.fleet import Fleet
 from joulie.apps.extender.metrics import ExtenderMetrics, StateCollector
+from joulie.apps.extender.node_facts import DEFAULT_PROFILES
 from joulie.apps.extender.server import Extender
 from joulie.apps.extender.settings import ExtenderSettings
 from joulie.domain.accounting.profiles import HardwareProfiles
