@@ -45,7 +45,7 @@ from joulie.domain.capping.node_limits import PowerCeiling
 from joulie.domain.control import Decision, Facility, Memory, decide
 from joulie.domain.control_power import SourceReadings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.domain.policy import POLICIES
+from joulie.domain.policies import POLICIES
 from joulie.domain.units import FloatArray
 from joulie.program.collector import spare_what_lives_long
 from joulie_lab.fakes.kubernetes.api import Writer

@@ -15,7 +15,8 @@ from joulie.domain.control import ControlSettings, Memory, Snapshot, controlled_
 from joulie.domain.control_power import SourceReadings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import resolve
-from joulie.domain.policy import POLICIES, PolicySettings
+from joulie.domain.policies import POLICIES
+from joulie.domain.policy import PolicySettings
 
 NAMES = ("a", "b", "c")
 HARDWARE = resolve(

@@ -14,7 +14,8 @@ from joulie.domain.control_power import SourceReadings, choose_power
 from joulie.domain.drain import DrainingPerformance, DrainSettings, Escalation, SchedulableClass
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import resolve
-from joulie.domain.policy import DEFAULT_CAPS, POLICIES, Cap, ClusterSnapshot, PolicySettings, Profile
+from joulie.domain.policies import POLICIES
+from joulie.domain.policy import DEFAULT_CAPS, Cap, ClusterSnapshot, PolicySettings, Profile
 
 HARDWARE = [
     resolve(None, labels, {"cpu": 192.0}, BUILTIN_CATALOGUE)

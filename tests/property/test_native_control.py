@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from joulie.domain.control import ControlSettings, Memory, Snapshot, controlled_node, decide
 from joulie.domain.control_power import SourceReadings
 from joulie.domain.drain import DrainingPerformance, DrainSettings, Escalation, SchedulableClass
-from joulie.domain.policy import POLICIES, PolicySettings
+from joulie.domain.policies import POLICIES
+from joulie.domain.policy import PolicySettings
 from joulie.domain.scoring.extender import NodeClass
 from joulie_lab.simulation.experiment.scenario import ControlTimes, NodeGroup
 from joulie_lab.simulation.native.control import Control, NativeControl, NodeCap

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulie.domain.policy import POLICIES, PolicySettings
+from joulie.domain.policies import POLICIES
+from joulie.domain.policy import PolicySettings
 from joulie_lab.simulation.climate import Climate
 from joulie_lab.simulation.experiment.outcome import JobEnd, JobOutcome, Outcome
 from joulie_lab.simulation.experiment.scenario import NodeGroup

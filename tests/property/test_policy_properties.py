@@ -10,7 +10,8 @@ from joulie.domain.actuation import cpu_range
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange
 from joulie.domain.hardware.resolve import ReportedHardware, ResolvedHardware, resolve
 from joulie.domain.hysteresis import Hysteresis, PreviousPlan
-from joulie.domain.policy import POLICIES, Cap, ClusterSnapshot, Plan, PolicyNode, PolicySettings, Profile
+from joulie.domain.policies import POLICIES
+from joulie.domain.policy import Cap, ClusterSnapshot, Plan, PolicyNode, PolicySettings, Profile
 
 quick = settings(max_examples=50, deadline=None)
 

@@ -28,7 +28,8 @@ from joulie.domain.drain import (
 )
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import ReportedHardware, resolve
-from joulie.domain.policy import DEFAULT_CAPS, POLICIES, Cap, Plan, PolicySettings, Profile, ProfileCaps
+from joulie.domain.policies import POLICIES
+from joulie.domain.policy import DEFAULT_CAPS, Cap, Plan, PolicySettings, Profile, ProfileCaps
 
 CPU = resolve(
     ReportedHardware(cpu_model="AMD EPYC 9654", sockets=2, cores=192, cpu_min_w=50.0, cpu_max_w=360.0),

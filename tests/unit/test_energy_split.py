@@ -9,7 +9,8 @@ from joulie.domain.drain import DrainSettings
 from joulie.domain.energy_split import EnergyBounds, GpuPower, cpu_choice, gpu_choice, split_caps
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange
 from joulie.domain.hardware.resolve import ReportedHardware, resolve
-from joulie.domain.policy import POLICIES, ClusterSnapshot, PolicyNode, PolicySettings, Profile
+from joulie.domain.policies import POLICIES
+from joulie.domain.policy import ClusterSnapshot, PolicyNode, PolicySettings, Profile
 from joulie.domain.power.cpu import CpuPower
 from joulie.domain.power.gpu import natural_power_w, operate_gpu
 
@@ -102,7 +103,7 @@ def test_the_bound_holds_for_work_that_waits_for_both_cpus_and_gpus(gpu):
 
 def test_caps_are_chosen_once_for_equal_hardware(monkeypatch):
     asked = []
-    monkeypatch.setattr("joulie.domain.policy.split_caps", lambda *args: asked.append(args[0]) or split_caps(*args))
+    monkeypatch.setattr("joulie.domain.policies.split_caps", lambda *args: asked.append(args[0]) or split_caps(*args))
     policy = POLICIES["energy_per_work"](PolicySettings())
     for _ in range(3):
         # As a caller makes them that shares no objects: new ones every time, which may lie where others lay.

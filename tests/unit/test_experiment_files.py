@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from joulie.domain.policy import Profile, QueueAware
+from joulie.domain.policies import QueueAware
+from joulie.domain.policy import Profile
 from joulie_lab.apps.experiment.settings import VariantError, build_control, check_variants, operator_settings
 from joulie_lab.simulation.experiment.files import experiment_names, load_experiment
 from joulie_lab.simulation.experiment.plan import PhysicsChoice, RunKey, choices, run_keys

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from joulie.adapters.kubernetes.api.core import Pod, ResourceClaim
+from joulie.adapters.kubernetes.api.core import Pod
+from joulie.adapters.kubernetes.api.devices import ResourceClaim
 from joulie.adapters.kubernetes.claims import ClaimedGpus, claimed_gpus, with_claims
 from joulie.adapters.kubernetes.pods import PodFacts, pod_facts
 

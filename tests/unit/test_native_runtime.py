@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from joulie.domain.grid.series import constant
-from joulie.domain.policy import POLICIES, PolicySettings
+from joulie.domain.policies import POLICIES
+from joulie.domain.policy import PolicySettings
 from joulie_lab.simulation.climate import Climate
 from joulie_lab.simulation.cooling import LinearPlant
 from joulie_lab.simulation.experiment.outcome import JobEnd, JobOutcome, Outcome

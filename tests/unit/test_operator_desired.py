@@ -10,7 +10,8 @@ from joulie.domain.control_power import SourceReadings
 from joulie.domain.drain import ActiveEco, DrainingPerformance
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import resolve
-from joulie.domain.policy import POLICIES, PolicySettings
+from joulie.domain.policies import POLICIES
+from joulie.domain.policy import PolicySettings
 
 NODE = {
     "joulie.io/hw.cpu-model": "AMD-EPYC-9965",

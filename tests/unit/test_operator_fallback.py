@@ -7,16 +7,8 @@ import pytest
 
 from joulie.apps.operator.fallback import CoolingWithFallback, PolicyWithFallback
 from joulie.domain.cooling_stress import linear_cooling_stress
-from joulie.domain.policy import (
-    DEFAULT_CAPS,
-    FULL_POWER,
-    POLICIES,
-    ClusterSnapshot,
-    Plan,
-    PolicyNode,
-    PolicySettings,
-    Profile,
-)
+from joulie.domain.policies import FULL_POWER, POLICIES
+from joulie.domain.policy import DEFAULT_CAPS, ClusterSnapshot, Plan, PolicyNode, PolicySettings, Profile
 
 SNAPSHOT = ClusterSnapshot((PolicyNode("a", "cpu", 50.0), PolicyNode("b", "cpu", 50.0)), 0, 0.0)
 DEFAULT = POLICIES[FULL_POWER](PolicySettings()).plan(SNAPSHOT)

@@ -28,7 +28,8 @@ from joulie.domain.control import ControlSettings, Decision, Memory, Snapshot, c
 from joulie.domain.drain import ActivePerformance, NodeState
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import resolve
-from joulie.domain.policy import POLICIES, Cap, PolicySettings, WorkloadClass
+from joulie.domain.policies import POLICIES
+from joulie.domain.policy import Cap, PolicySettings, WorkloadClass
 from support.prometheus_answers import asked_of, vector
 
 LABELS = {

@@ -11,7 +11,8 @@ from joulie.apps.operator.main import operator
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.energy_split import EnergyBounds
-from joulie.domain.policy import DEFAULT_CAPS, Cap, PolicySettings, Profile, StaticPartition
+from joulie.domain.policies import StaticPartition
+from joulie.domain.policy import DEFAULT_CAPS, Cap, PolicySettings, Profile
 from joulie.domain.scheduling.labels import LabelSelector
 from joulie.program.settings import settings_options
 
@@ -115,7 +116,7 @@ def test_the_program_does_not_start_with_what_it_does_not_know(environment, word
 def test_plug_ins_are_found_by_entry_point(monkeypatch):
     entries = importlib.metadata.EntryPoints(
         [
-            importlib.metadata.EntryPoint("mine", "joulie.domain.policy:StaticPartition", "joulie.policies"),
+            importlib.metadata.EntryPoint("mine", "joulie.domain.policies:StaticPartition", "joulie.policies"),
             importlib.metadata.EntryPoint("broken", "joulie.no_such_module:thing", "joulie.policies"),
             importlib.metadata.EntryPoint(
                 "plant", "joulie.domain.cooling_stress:linear_cooling_stress", "joulie.cooling_models"

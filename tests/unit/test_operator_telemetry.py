@@ -23,7 +23,8 @@ from joulie.apps.operator.power.wiring import Clients
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.domain.policy import POLICIES, PodPhase, PolicySettings
+from joulie.domain.policies import POLICIES
+from joulie.domain.policy import PodPhase, PolicySettings
 from joulie_lab.adapters.crd import custom_resource_definitions
 from joulie_lab.fakes.kubernetes import FakeCluster
 

@@ -2,9 +2,9 @@ import pytest
 
 from joulie.domain.hardware import CapRange
 from joulie.domain.hysteresis import PreviousPlan
+from joulie.domain.policies import POLICIES
 from joulie.domain.policy import (
     DEFAULT_CAPS,
-    POLICIES,
     Cap,
     ClusterSnapshot,
     Intensity,

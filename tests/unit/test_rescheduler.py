@@ -20,7 +20,8 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.mode import Mode
-from joulie.domain.policy import POLICIES, PodPhase, PolicySettings
+from joulie.domain.policies import POLICIES
+from joulie.domain.policy import PodPhase, PolicySettings
 from joulie.domain.profiles.reschedule import RescheduleSettings
 from joulie.program.leadership import NotLeadingError
 from joulie_lab.adapters.crd import custom_resource_definitions

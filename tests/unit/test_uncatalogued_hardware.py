@@ -25,16 +25,8 @@ from joulie.domain.hardware.estimates import (
     estimated_cpu_tdp,
 )
 from joulie.domain.hardware.resolve import ReportedHardware, resolve
-from joulie.domain.policy import (
-    DEFAULT_CAPS,
-    POLICIES,
-    Cap,
-    ClusterSnapshot,
-    PolicyNode,
-    PolicySettings,
-    Profile,
-    ProfileCaps,
-)
+from joulie.domain.policies import POLICIES
+from joulie.domain.policy import DEFAULT_CAPS, Cap, ClusterSnapshot, PolicyNode, PolicySettings, Profile, ProfileCaps
 from joulie.domain.power_estimate import estimate_cpu_power, estimate_gpu_power
 from joulie.ports import DeviceKind, PowerDevice
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joulie.domain.policy import POLICIES, PolicySettings, StaticPartition
+from joulie.domain.policies import POLICIES, StaticPartition
+from joulie.domain.policy import PolicySettings
 from joulie.domain.units import SECONDS_PER_HOUR
 from joulie_lab.benchmarks.recorded_week import Plan as ClusterPlan
 from joulie_lab.benchmarks.recorded_week import Plant

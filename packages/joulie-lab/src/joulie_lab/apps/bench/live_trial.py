@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from joulie.domain.policy import PolicySettings, StaticPartition
+from joulie.domain.policies import StaticPartition
+from joulie.domain.policy import PolicySettings
 from joulie.domain.units import SECONDS_PER_HOUR, ZERO_CELSIUS_K
 from joulie.program.numbers import FiniteRange
 from joulie_lab.apps.bench.live_trial_run import BLOCK_S, LiveTrial, Plan, run_trial, trial_s

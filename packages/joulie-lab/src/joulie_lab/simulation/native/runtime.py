@@ -15,7 +15,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from joulie.domain.grid.series import Series
-from joulie.domain.policy import PolicySettings, StaticPartition
+from joulie.domain.policies import StaticPartition
+from joulie.domain.policy import PolicySettings
 from joulie.domain.scoring.extender import TwinView
 from joulie.domain.units import BoolArray, FloatArray, IntArray, finite, positive
 from joulie_lab.simulation.climate import Climate

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from joulie.adapters.kubernetes.api.core import ResourceClaim
+from joulie.adapters.kubernetes.api.devices import ResourceClaim
 from joulie.adapters.kubernetes.pods import PodFacts
 
 _GPU_DRIVERS = {"gpu.nvidia.com": "NVIDIA", "gpu.amd.com": "AMD", "gpu.intel.com": "Intel"}

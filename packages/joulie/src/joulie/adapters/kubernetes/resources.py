@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from joulie.adapters.kubernetes.api import autoscaling, core, v1alpha1
+from joulie.adapters.kubernetes.api import autoscaling, core, devices, v1alpha1
 from joulie.adapters.kubernetes.api.meta import KubernetesObject
 from joulie.adapters.kubernetes.names import GROUP, VERSION
 
@@ -82,9 +82,9 @@ HORIZONTAL_POD_AUTOSCALERS = Resource(
     autoscaling.HorizontalPodAutoscaler,
 )  # fmt: skip
 SCALED_OBJECTS = Resource("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject", True, autoscaling.ScaledObject)
-RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", True, core.ResourceClaim)
+RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", True, devices.ResourceClaim)
 PERSISTENT_VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", False, core.PersistentVolume)
-RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", False, core.ResourceSlice)
+RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", False, devices.ResourceSlice)
 CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False,
     core.CustomResourceDefinition,

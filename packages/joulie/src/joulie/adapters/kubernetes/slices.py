@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from joulie.adapters.kubernetes.api.core import ResourceSlice
+from joulie.adapters.kubernetes.api.devices import ResourceSlice
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import RESOURCE_SLICES
 from joulie.domain.gpu_allocations import claimed_device

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import aclosing
 
-from joulie.adapters.kubernetes.api.core import ResourceClaim
+from joulie.adapters.kubernetes.api.devices import ResourceClaim
 from joulie.adapters.kubernetes.cache import Cache, Key
 from joulie.adapters.kubernetes.claims import ClaimedGpus, claimed_gpus, with_claims
 from joulie.adapters.kubernetes.client import KubeClient

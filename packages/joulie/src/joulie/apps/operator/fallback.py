@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from joulie.domain.control import complete
 from joulie.domain.cooling_stress import CoolingStressModel, linear_cooling_stress
-from joulie.domain.policy import FULL_POWER, POLICIES, ClusterSnapshot, Plan, Policy, PolicySettings, Profile
+from joulie.domain.policies import FULL_POWER, POLICIES
+from joulie.domain.policy import ClusterSnapshot, Plan, Policy, PolicySettings, Profile
 from joulie.domain.units import FloatArray, finite
 
 DEFAULT_COOLING = "linear"

@@ -11,7 +11,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from joulie.domain.cooling_stress import COOLING_MODELS, CoolingStressModel, UnknownCoolingModelError
-from joulie.domain.policy import POLICIES, Policy, PolicySettings, UnknownPolicyError
+from joulie.domain.policies import POLICIES
+from joulie.domain.policy import Policy, PolicySettings, UnknownPolicyError
 
 POLICY_GROUP = "joulie.policies"
 COOLING_GROUP = "joulie.cooling_models"

@@ -19,7 +19,8 @@ from joulie.domain.drain import DrainSettings, Escalation
 from joulie.domain.energy_split import EnergyBounds
 from joulie.domain.hardware.resolve import GPU_PRODUCT_KEYS
 from joulie.domain.hysteresis import Hysteresis
-from joulie.domain.policy import FULL_POWER, Cap, PolicySettings, Profile, ProfileCaps
+from joulie.domain.policies import FULL_POWER
+from joulie.domain.policy import Cap, PolicySettings, Profile, ProfileCaps
 from joulie.domain.scheduling.labels import LabelSelector
 from joulie.domain.twin import DEFAULT_RACK_CAPACITY_W
 from joulie.program.leadership import LeaderSettings
