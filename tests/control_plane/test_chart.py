@@ -1352,8 +1352,13 @@ def test_the_api_server_agrees_on_rights(
             "resourceAttributes": {"verb": verb, "namespace": NAMESPACE, **resource},
         },
     }
-    answer = plane.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
-    assert answer["status"]["allowed"] is allowed
+
+    def agrees() -> bool:
+        answer = plane.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+        return bool(answer["status"]["allowed"] is allowed)
+
+    # It reads what was installed by a watch.
+    wait_for(agrees, 90, f"{component} may {'' if allowed else 'not '}{verb}")
 
 
 RULE = [

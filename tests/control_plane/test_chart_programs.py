@@ -98,14 +98,23 @@ def test_the_charts_rights_are_enough(plane: LocalControlPlane, tmp_path: Path) 
         reported = all("controlStatus" in status for status in found)
         return classes == ["eco", "eco", "performance", "performance"] and reported
 
-    wait_for(settled, 60, "two nodes of four capped, and all agents heard of")
-    labelled = plane.kubectl("get", "nodes", "-l", "joulie.io/power-profile=eco", "-o", "name").split()
-    assert len(labelled) == 2
+    wait_for(settled, 120, "two nodes of four capped, and all agents heard of")
+
+    def labelled() -> bool:
+        told = {
+            profile: len(
+                plane.kubectl("get", "nodes", "-l", f"joulie.io/power-profile={profile}", "-o", "name").split()
+            )
+            for profile in ("eco", "performance")
+        }
+        return told == {"eco": 2, "performance": 2}
+
+    wait_for(labelled, 120, "every node has its label")
 
     account = plane.kubeconfig_for("joulie-cleanup", NAMESPACE)
     environment = {"KUBECONFIG": str(account), "POD_NAMESPACE": NAMESPACE, "CLEANUP_TIMEOUT": "30s"}
     cleanup = plane.spawn("cleanup", [*JOULIE, "cleanup"], environment=environment)
-    wait_for(lambda: not cleanup.running, 60, "the cleanup's end")
+    wait_for(lambda: not cleanup.running, 120, "the cleanup's end")
     assert "4 nodes restored, 4 nodes unlabelled" in cleanup.log_tail()
     assert plane.kubectl("get", "nodes", "-l", "joulie.io/power-profile", "-o", "name") == ""
 

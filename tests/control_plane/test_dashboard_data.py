@@ -213,7 +213,7 @@ def test_u11_the_cost_in_the_range_is_there_for_a_young_ledger(prometheus: Prome
             day = query.replace("$namespace", ".*").replace("$__range", "1d")
             return answers(prometheus, day)
 
-        wait_for(costs, 30.0, "the cost of a day of which Prometheus knows seconds")
+        wait_for(costs, 90.0, "the cost of a day of which Prometheus knows seconds")
 
 
 def answers(prometheus: PrometheusServer, query: str) -> bool:

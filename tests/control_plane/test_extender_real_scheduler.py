@@ -201,7 +201,8 @@ def test_performance_pods_land_on_performance_nodes_only(joulie: Joulie, names_o
         assert {joulie.node_of(name) for name in pods} <= {"perf-1", "perf-2"}
     finally:
         joulie.schedule_with()
-    assert joulie.metric('joulie_extender_requests_total{code="200",verb="prioritize"}') >= before + len(pods)
+    asked = 'joulie_extender_requests_total{code="200",verb="prioritize"}'
+    wait_for(lambda: joulie.metric(asked) >= before + len(pods), 90, "each pod's nodes were ranked")
     assert joulie.metric('joulie_extender_requests_total{code="400",verb="filter"}') == 0.0
 
 
@@ -276,7 +277,7 @@ def test_trap_high_priority_evicts_nobody_from_full_eco_nodes(joulie: Joulie) ->
     joulie.why_waiting("urgent-1")
     wait_for(
         lambda: joulie.metric('joulie_extender_requests_total{code="200",verb="preempt"}') > asked,
-        10,
+        90,
         "asked to preempt",
     )
     assert "nominatedNodeName" not in joulie.pod("urgent-1").get("status", {})
@@ -305,7 +306,7 @@ def test_marginal_scoring_packs_onto_the_node_that_is_up_anyway(joulie: Joulie) 
     try:
         joulie.create("long-1", cpu="3", runtime="10h", nodeSelector={"kubernetes.io/hostname": "perf-2"})
         joulie.node_of("long-1")
-        wait_for(lambda: (cost_w_min("perf-2") or 99.0) < (cost_w_min("perf-1") or 0.0), 30, "it sees the pod")
+        wait_for(lambda: (cost_w_min("perf-2") or 99.0) < (cost_w_min("perf-1") or 0.0), 90, "it sees the pod")
         short = [f"short-{index}" for index in range(4)]
         joulie.create(*short, runtime="30m")
         assert {joulie.node_of(name) for name in short} == {"perf-2"}
@@ -339,7 +340,7 @@ def test_frugal_scoring_shares_frugal_gpus_first_and_never_splits_a_part(joulie:
         here = {"kubernetes.io/hostname": "thrifty"}
         joulie.create("part-2", gpu_milli=600, nodeSelector=here)
         joulie.node_of("part-2")
-        wait_for(lambda: "thrifty" in refused("part-2"), 30, "it sees both pods")
+        wait_for(lambda: "thrifty" in refused("part-2"), 90, "it sees both pods")
         joulie.create("pinned", gpu_milli=500, nodeSelector=here)
         assert "1 no GPU of the node has as much left as the pod's gpu-milli" in joulie.why_waiting("pinned")
         joulie.create("part-3", gpu_milli=500)
@@ -385,9 +386,15 @@ def test_mutual_tls_with_the_scheduler(joulie: Joulie) -> None:
 def test_explanation_is_the_schedulers_reason(joulie: Joulie) -> None:
     joulie.create("why-1", performance=True)
     joulie.node_of("why-1")
-    shown = json.loads(joulie.get("/debug/explain", body=json.dumps(joulie.pod("why-1")).encode()) or "{}")
-    allowed = {node["node"]: node["allowed"] for node in shown["nodes"]}
-    assert allowed == {"perf-1": True, "perf-2": True, "eco-1": False, "draining-1.example": False}
+
+    def explained() -> bool:
+        shown = json.loads(joulie.get("/debug/explain", body=json.dumps(joulie.pod("why-1")).encode()) or "{}")
+        allowed = {node["node"]: node["allowed"] for node in shown.get("nodes", ())}
+        assert allowed == {"perf-1": True, "perf-2": True, "eco-1": False, "draining-1.example": False}
+        return True
+
+    # Its view of nodes, from which another test's are gone, is a watch.
+    wait_for(explained, 90, "the extender explains the four nodes")
 
 
 def test_an_extender_that_is_down_is_ignored(joulie: Joulie) -> None:

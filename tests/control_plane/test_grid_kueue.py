@@ -43,7 +43,7 @@ COMPONENTS = ("etcd", "kube-apiserver")
 
 CHECK = "grid"
 ZONE = "DE"
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,11 @@ def test_a_workload_waits_without_quota_and_starts_when_the_grid_is_clean(plane:
             # Kueue would keep the quota until the delay is over.
             await here.kueue.delay("train")
             assert (await here.becomes("train", "Pending"))["message"] == held["message"]
-            assert await here.kueue.is_evicted("train")
+
+            async def evicted() -> bool | None:
+                return await here.kueue.is_evicted("train") or None
+
+            await eventually(evicted, "the workload is evicted")
 
             # The quota is not taken back yet: nothing may be answered then.
             await here.stays("train", "Pending")
@@ -275,7 +279,11 @@ async def dispatched(here: World) -> None:
     assert "two (FR" in await here.event("train", "GridNominated")
     await here.kueue.connect("two", "False")
     await eventually(lambda: nominated("one"), "a cluster that is lost is replaced")
-    assert here.nominated == [NominationResult.BEST, NominationResult.BEST]
+
+    async def counted() -> bool | None:
+        return here.nominated == [NominationResult.BEST, NominationResult.BEST] or None
+
+    await eventually(counted, "both nominations are counted")
 
     found = await here.client.get(workloads, "train", here.namespace)
     assert found.has("QuotaReserved")

@@ -187,9 +187,14 @@ def test_an_agent_killed_while_capped_restores_the_originals_when_it_returns(rel
 def test_installed_seen_cleaned_up_and_uninstalled(release: Release) -> None:
     plane = release.plane
     # What the chart deploys is placed on nodes, and becomes available as far as KWOK can tell.
-    plane.kubectl("wait", "deployment", "--all", "-n", NAMESPACE, "--for=condition=Available", "--timeout=60s")
-    agents = plane.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/joulie-agent")["status"]
-    assert agents["desiredNumberScheduled"] == len(SIMULATED) + 1
+    plane.kubectl("wait", "deployment", "--all", "-n", NAMESPACE, "--for=condition=Available", "--timeout=180s")
+    agents = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/joulie-agent"
+    everywhere = len(SIMULATED) + 1
+    wait_for(
+        lambda: plane.request("GET", agents)["status"].get("desiredNumberScheduled") == everywhere,
+        PATIENCE_S,
+        "an agent is wanted on each node",
+    )
     release.start_all()
     eco, draining, performance = SIMULATED
     release.create(pod("critical", on=draining, workload_class="performance"))
@@ -232,23 +237,27 @@ def test_installed_seen_cleaned_up_and_uninstalled(release: Release) -> None:
     plane.helm("uninstall", "joulie", "--namespace", NAMESPACE, "--wait", "--timeout", "60s")
     _nothing_is_left(release)
     for kind in ("deployment", "daemonset", "statefulset", "serviceaccount", "job"):
-        left = plane.kubectl("get", kind, "-n", NAMESPACE, "-o", "name").split()
-        assert [name for name in left if "joulie" in name] == []
-    wait_for(lambda: not leases(plane), PATIENCE_S, "R7: the Leases go with the release")
+        wait_for(lambda kind=kind: not left_of(plane, kind), PATIENCE_S, f"no {kind} is left")
+    wait_for(lambda: not left_of(plane, "lease"), PATIENCE_S, "R7: the Leases go with the release")
 
 
-def leases(plane: LocalControlPlane) -> list[str]:
-    left = plane.kubectl("get", "lease", "-n", NAMESPACE, "-o", "name").split()
+def left_of(plane: LocalControlPlane, kind: str) -> list[str]:
+    left = plane.kubectl("get", kind, "-n", NAMESPACE, "-o", "name").split()
     return [name for name in left if "joulie" in name]
 
 
 def _seen_through_kubectl(release: Release, eco: str, draining: str, performance: str) -> None:
-    document = json.loads(release.joulie("status", "-o", "json"))
-    rows = {row["name"]: row for row in document["nodes"]}
-    classes = {name: row["schedulable_class"] for name, row in rows.items()}
-    assert classes == {eco: "eco", draining: "draining", performance: "performance", METAL: "eco"}
-    assert rows[eco]["power_source"] == "http"
-    assert (rows[METAL]["cpu_cap"], rows[METAL]["cpu_control"]) == ("60%", "rapl:applied")
+    def told() -> bool:
+        document = json.loads(release.joulie("status", "-o", "json"))
+        rows = {row["name"]: row for row in document["nodes"]}
+        classes = {name: row["schedulable_class"] for name, row in rows.items()}
+        assert classes == {eco: "eco", draining: "draining", performance: "performance", METAL: "eco"}
+        assert rows[eco]["power_source"] == "http"
+        assert (rows[METAL]["cpu_cap"], rows[METAL]["cpu_control"]) == ("60%", "rapl:applied")
+        return True
+
+    # The agent reports a cap after it is in force.
+    wait_for(told, PATIENCE_S, "kubectl joulie status tells of the four nodes", poll_s=0.5)
     table = release.joulie("status", "--sort-by", "class").splitlines()
     assert table[0].startswith("4 nodes (1 performance, 2 eco, 1 draining)")
     explained = release.joulie(

@@ -123,7 +123,7 @@ def test_rbac_gives_a_service_account_what_it_was_given_and_no_more(control_plan
     )
     wait_for(
         lambda: control_plane.kubectl("auth", "can-i", "list", "nodes", kubeconfig=kubeconfig) == "yes\n",
-        10,
+        90,
         "the binding counts",
     )
     control_plane.kubectl("get", "nodes", kubeconfig=kubeconfig)
@@ -144,8 +144,8 @@ def test_pods_are_scheduled_to_kwok_nodes_and_run(control_plane: LocalControlPla
     assert placed["spec"]["nodeName"] == two_nodes[0]
 
     def says_why() -> bool:
-        conditions = control_plane.request("GET", "/api/v1/namespaces/default/pods/there")["status"]["conditions"]
-        return any("untolerated taint" in condition.get("message", "") for condition in conditions)
+        status = control_plane.request("GET", "/api/v1/namespaces/default/pods/there")["status"]
+        return any("untolerated taint" in condition.get("message", "") for condition in status.get("conditions", ()))
 
     wait_for(says_why, 90, "pod there waits because of the taint")
     control_plane.kubectl("delete", "pod", "here", "there")
@@ -176,7 +176,14 @@ def test_components_restart_under_their_own_objects(start_control_plane: StartCo
     assert plane.kubectl("get", "configmap", "kept", "-o", "jsonpath={.data.a}") == "b"
     plane.kill("etcd")
     plane.start("etcd")
-    wait_for(lambda: plane.request("GET", "/readyz") == "ok", 90, "the API server found etcd again")
+
+    def ready() -> bool:
+        try:
+            return bool(plane.request("GET", "/readyz") == "ok")
+        except ApiError:  # 500 until it has found etcd
+            return False
+
+    wait_for(ready, 90, "the API server found etcd again")
     assert plane.kubectl("get", "configmap", "kept", "-o", "jsonpath={.data.a}") == "b"
 
     plane.stop("kube-scheduler")

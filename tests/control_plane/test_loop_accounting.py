@@ -135,7 +135,7 @@ def test_energy_is_that_of_the_scripts(site: Site) -> None:
     assert cycles() > 0.0
     began_s = now_s()
     power_w = WORK_W + IDLE_W * REQUESTED / CORES
-    goal_j = first["cpuJ"] + 4.0 * power_w
+    goal_j = first["cpuJ"] + 8.0 * power_w
     wait_for(lambda: site.energy()["solver"]["cpuJ"] > goal_j, PATIENCE_S, "it draws on")
     second, took_s = site.energy()["solver"], now_s() - began_s
     drawn_w = (second["cpuJ"] - first["cpuJ"]) / took_s
@@ -143,10 +143,10 @@ def test_energy_is_that_of_the_scripts(site: Site) -> None:
     assert drawn_w == pytest.approx(power_w, rel=0.3)
     assert second["energyJ"] == pytest.approx((second["cpuJ"] + second["memJ"]) * PUE, rel=1e-9)
     assert second["emissionsG"] == pytest.approx(second["energyJ"] / 3.6e6 * G_PER_KWH, rel=0.2)
-    modelled = site.energy()["web"]
+    modelled = wait_for(lambda: site.energy().get("web"), PATIENCE_S, "the pod that nobody measures is booked")
     assert modelled["energyJ"] > 0.0
     assert modelled.get("measuredJ", 0.0) == 0.0
-    assert "__idle__" in site.energy("namespace")
+    wait_for(lambda: "__idle__" in site.energy("namespace"), PATIENCE_S, "idle energy is booked")
 
 
 def test_a_budget_that_is_crossed_is_written_on_the_pod(site: Site) -> None:
@@ -181,8 +181,8 @@ def test_trap_totals_go_on_after_a_kill(site: Site) -> None:
     added_j = after["energyJ"] - before["energyJ"]
     # With memory it is a little more; a second counting would be twice as much.
     assert 0.7 * power_w * passed_s < added_j < 2.2 * power_w * passed_s
-    totals = site.program.metric("joulie_namespace_energy_joules_total", namespace="default")
-    assert totals >= after["energyJ"]
+    totals = partial(site.program.metric, "joulie_namespace_energy_joules_total", namespace="default")
+    wait_for(lambda: totals() >= after["energyJ"], PATIENCE_S, "the namespace's total is told")
 
 
 def test_people_see_it(site: Site) -> None:
@@ -227,7 +227,7 @@ def test_g15_a_tenant_sees_its_namespaces_and_finance_sees_all(site: Site, tmp_p
         return told if "__idle__" in told else ""
 
     wait_for(booked, PATIENCE_S, "finance sees all namespaces")
-    assert "workload" in sees("tenant", "-n", "default")
+    wait_for(lambda: "workload" in sees("tenant", "-n", "default"), PATIENCE_S, "the tenant sees its namespace")
     assert "may not get energy.joulie.io in namespace kube-system" in sees("tenant", "-n", "kube-system")
     assert "may not get energy.joulie.io in all namespaces" in sees("tenant", "-A")
     assert "may not get energy.joulie.io in namespace default" in sees("stranger", "-n", "default")

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,8 @@ def test_maxima_are_lowered_and_come_back_with_the_charts_rights(
     )
     here.await_at(hpa, "web", 10, recorded=True)
     here.await_at(scaled, "queue", 15, recorded=True)
-    assert controller.metric("joulie_grid_replica_ceilings", decision="carbon") == 2.0
+    ceilings = partial(controller.metric, "joulie_grid_replica_ceilings", decision="carbon")
+    wait_for(lambda: ceilings() == 2.0, PATIENCE_S, "two ceilings are counted")
     assert here.is_at(hpa, "keda-hpa-queue", 30, recorded=False), "KEDA's own"
 
     loop.patch(here.path(hpa, "web"), {"spec": {"maxReplicas": 12}})

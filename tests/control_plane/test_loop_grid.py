@@ -90,7 +90,7 @@ def test_a_threshold_crossing_releases_pods_jobs_and_deployments(site: Site) -> 
     wait_for(lambda: [gates(one) for one in here.pods()] == 4 * [[names.GATE]], 90, "all four are gated")
 
     site.maps.values[zone] = 250.0  # equal to the threshold runs
-    wait_for(lambda: all(one["spec"].get("nodeName") for one in here.pods()), 60.0, "all of them are bound")
+    wait_for(lambda: all(one["spec"].get("nodeName") for one in here.pods()), PATIENCE_S, "all of them are bound")
     owners = {one["metadata"].get("ownerReferences", [{"kind": "none"}])[0]["kind"] for one in here.pods()}
     assert owners == {"none", "Job", "ReplicaSet"}
     (plain,) = here.await_bound("plain")
@@ -167,7 +167,7 @@ def test_an_interruptible_job_is_suspended_and_goes_on_in_time(site: Site) -> No
     )
     wait_for(lambda: _suspended(here, "short") and _suspended(here, "long"), 90, "the Jobs are suspended")
     wait_for(lambda: not here.pods(), 90, "their pods are gone")
-    here.await_bound("short-", timeout_s=30.0)
+    here.await_bound("short-")
     assert _suspended(here, "long")
     site.maps.values[zone] = CLEAN
     here.await_bound("long-")
@@ -184,16 +184,16 @@ def test_a_dead_api_holds_nobody_past_the_longest_delay_nor_for_long(site: Site)
     site.maps.dead.add(zone)
     here.create(pod("hasty", in_zone(zone, max_scheduling_delay="6s")))
     here.await_held("hasty")  # by the last good value
-    (hasty,) = here.await_bound("hasty", timeout_s=30.0)
+    (hasty,) = here.await_bound("hasty")
     waited_s = _epoch_s(said(hasty, names.BIND_TIMESTAMP)) - _epoch_s(hasty["metadata"]["creationTimestamp"])
-    assert waited_s < 6.0 + 3.0
+    assert waited_s < 6.0 + 15.0
     here.await_event("GridReleased", lambda note: "longest delay" in note)
     # The last good value ages, then the signal is missing, and missing holds nobody.
-    here.await_bound("patient", timeout_s=MAX_CACHE_AGE_S + 30.0)
+    here.await_bound("patient", timeout_s=MAX_CACHE_AGE_S + PATIENCE_S)
     assert now_s() - began_s > MAX_CACHE_AGE_S / 2
     here.await_event("GridSignalMissing", lambda note: zone in note)
     here.create(pod("newcomer", in_zone(zone)))
-    (newcomer,) = here.await_bound("newcomer", timeout_s=20.0)
+    (newcomer,) = here.await_bound("newcomer")
     assert said(newcomer, names.INITIAL_CARBON_INTENSITY) == "", "what is not known is not noted as zero"
 
 
@@ -303,7 +303,7 @@ def test_a_dead_controller_holds_nobody_past_the_longest_delay(site: Site) -> No
 
 def test_trap_a_peak_over_midnight_ends_when_clocks_are_set(site: Site, tmp_path: Path) -> None:
     """The window began yesterday, local time, and would last 30 minutes more if the clock were not put forward."""
-    put_forward_s = int(now_s()) + 40
+    put_forward_s = int(now_s()) + 60
     # Local time is 02:00 when it becomes 03:00; the day of the week is that of yesterday.
     offset_s = (2 * 3600 - put_forward_s) % 86400
     offset_s -= 86400 if offset_s > 43200 else 0
@@ -334,7 +334,7 @@ def test_trap_a_peak_over_midnight_ends_when_clocks_are_set(site: Site, tmp_path
     assert said(off_peak, names.INITIAL_ELECTRICITY_RATE) == "0.300000"
     here.await_event("GridHold", lambda note: "price 0.3/kWh" in note and "in its peak period" in note)
     assert now_s() < put_forward_s, "this machine is too slow to see the peak"
-    (off_peak, _below) = here.await_bound("off-peak", "below", timeout_s=60.0)
+    (off_peak, _below) = here.await_bound("off-peak", "below")
     assert _epoch_s(said(off_peak, names.BIND_TIMESTAMP)) >= put_forward_s - 1.0
     assert said(off_peak, names.BIND_ELECTRICITY_RATE) == "0.100000"
 

@@ -93,9 +93,15 @@ def deletions_by_the_scheduler(loop: Loop) -> list[str]:
 
 
 def test_labels_hardware_and_twins_appear_for_three_families(split: Loop) -> None:
+    wait_for(lambda: all_appeared(split), PATIENCE_S, "labels, hardware and twins of all nodes", poll_s=1.0)
+
+
+def all_appeared(split: Loop) -> bool:
     twins = split.twins()
     hardware = {item["metadata"]["name"]: item for item in split.plane.request("GET", HARDWARES)["items"]}
     assert twins.keys() == hardware.keys() == ALL
+    assert all("cpu" in item.get("status", {}) for item in hardware.values())
+    assert all("powerMeasurement" in twin.get("status", {}) for twin in twins.values())
     models = {
         name: (item["status"]["cpu"]["model"], item["status"].get("gpu", {}).get("model"))
         for name, item in hardware.items()
@@ -122,8 +128,9 @@ def test_labels_hardware_and_twins_appear_for_three_families(split: Loop) -> Non
         uid = split.plane.request("GET", f"{NODES}/{name}")["metadata"]["uid"]
         for item in (twin, hardware[name]):
             assert [owner["uid"] for owner in item["metadata"]["ownerReferences"]] == [uid]
-    labels = {name: split.labels(name)[names.POWER_PROFILE_LABEL] for name in ALL}
+    labels = {name: split.labels(name).get(names.POWER_PROFILE_LABEL) for name in ALL}
     assert labels == dict.fromkeys(PERFORMANCE, "performance") | dict.fromkeys(ECO_NODES, "eco")
+    return True
 
 
 def test_the_policy_splits_and_the_caps_arrive_at_the_hardware(split: Loop) -> None:
@@ -140,10 +147,14 @@ def test_the_policy_splits_and_the_caps_arrive_at_the_hardware(split: Loop) -> N
     wait_for(lambda: {name: caps(name) for name in wanted} == wanted, PATIENCE_S, "the caps are in force")
 
     def reported() -> bool:
-        told = [split.twin(name)["status"]["controlStatus"] for name in wanted]
-        return all(one[device]["result"] == "applied" for one in told for device in ("cpu", "gpu"))
+        return all(is_applied(split, name, device) for name in wanted for device in ("cpu", "gpu"))
 
     wait_for(reported, PATIENCE_S, "the agent reports them as applied")
+
+
+def is_applied(loop: Loop, name: str, device: str) -> bool:
+    report = loop.twin(name).get("status", {}).get("controlStatus", {})
+    return bool(report.get(device, {}).get("result") == "applied")
 
 
 def test_performance_pods_land_on_performance_nodes_only(split: Loop) -> None:
@@ -355,7 +366,7 @@ def test_trap_a_node_without_data_is_not_the_best(split: Loop) -> None:
 
 def test_trap_tainted_gpu_nodes_are_kept_by_the_loop_and_by_their_taint(split: Loop) -> None:
     """Their twins, hardware and caps are as those of any other node, and pods need the toleration as ever."""
-    assert split.twin("l40s-3")["status"]["controlStatus"]["gpu"]["result"] == "applied"
+    wait_for(lambda: is_applied(split, "l40s-3", "gpu"), PATIENCE_S, "its GPUs are capped")
     wanted: dict[str, Any] = {"requests": {"nvidia.com/gpu": "1"}, "workload_class": "performance"}
     l40s = {names.HW_GPU_MODEL_LABEL: L40S.gpu_model}
     split.create(

@@ -258,6 +258,11 @@ def answers(loop: Loop, asked: dict[str, Any]) -> tuple[list[str], dict[str, int
     )
 
 
+def reports_observed(loop: Loop, name: str) -> bool:
+    report = loop.twin(name)["status"].get("controlStatus", {})
+    return {report.get(device, {}).get("result") for device in ("cpu", "gpu")} == {"observed"}
+
+
 def planned(loop: Loop) -> dict[str, str]:
     return {name: twin.get("status", {}).get("planned", {}).get("profile", "") for name, twin in loop.twins().items()}
 
@@ -280,10 +285,8 @@ def test_observe_mode_writes_nothing_that_is_not_joulies(loop: Loop) -> None:
         unchanged(loop.pod(name), body)
 
     def would_drain() -> bool:
-        return all(
-            twin["status"]["planned"].get("draining", False) is (twin["status"]["planned"]["profile"] == "eco")
-            for twin in loop.twins().values()
-        )
+        plans = [twin.get("status", {}).get("planned", {}) for twin in loop.twins().values()]
+        return all(plan.get("draining", False) is (plan.get("profile") == "eco") for plan in plans)
 
     wait_for(would_drain, PATIENCE_S, "performance pods would hold up the drains")
     for name, body in bodies.items():
@@ -294,18 +297,13 @@ def test_observe_mode_writes_nothing_that_is_not_joulies(loop: Loop) -> None:
     dry = "compute_gardener_dryrun_pods_would_delay_total"
     wait_for(lambda: loop.programs["grid"].metric(dry, **delayed) >= 1.0, PATIENCE_S, "the grid would have held one")
     team.await_exhausted()
-    events = loop.plane.kubectl(*reasons).split()
-    assert "WouldDrain" in events or "WouldCap" in events
+    would = {"WouldDrain", "WouldCap"}
+    wait_for(lambda: would & set(loop.plane.kubectl(*reasons).split()), PATIENCE_S, "nodes would be drained or capped")
     for name in NODE_NAMES:
-        twin = loop.twin(name)
-        assert (twin["spec"]["profile"], twin["spec"].get("cpu"), twin["spec"].get("gpu")) == (
-            "performance",
-            None,
-            None,
-        )
+        wait_for(lambda name=name: reports_observed(loop, name), PATIENCE_S, f"the agent observes {name}")
+        spec = loop.twin(name)["spec"]
+        assert (spec["profile"], spec.get("cpu"), spec.get("gpu")) == ("performance", None, None)
         assert not {names.POWER_PROFILE_LABEL, names.DRAINING_LABEL} & loop.labels(name).keys()
-        report = twin["status"]["controlStatus"]
-        assert {report[device]["result"] for device in ("cpu", "gpu")} == {"observed"}
         assert loop.programs["simulator"].get(f"/telemetry/{name}")["gpu"]["capWattsPerGpu"] == H100_LIMIT_W
     assert foreign_writes(loop.plane.audit_events()) == []
     for name, body in bodies.items():
@@ -318,8 +316,9 @@ def test_observe_mode_writes_nothing_that_is_not_joulies(loop: Loop) -> None:
     loop.delete_pods(f"critical-on-{canary}")
     loop.override(canary, "eco")
     loop.patch(f"{NODES}/{canary}", {"metadata": {"labels": {names.MODE_LABEL: "enforce"}}}, MERGE)
-    if loop.pod("critical")["spec"]["nodeName"] == canary:
-        loop.delete_pods("critical")
+    for name in ("critical", "all-critical"):  # either would hold the drain
+        if loop.pod(name)["spec"]["nodeName"] == canary:
+            loop.delete_pods(name)
     loop.await_state(canary, ECO)
     passed, scores, preempted = answers(loop, pod("any", workload_class="performance"))
     others = [name for name in NODE_NAMES if name != canary]

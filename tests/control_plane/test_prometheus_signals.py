@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 import pytest
 
 from joulie.adapters.prometheus import Prometheus, PrometheusAuth, PrometheusError, PrometheusUnavailableError, connect
+from joulie.adapters.prometheus.answers import History
 from joulie.adapters.prometheus.cadvisor import Cadvisor
 from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.kepler import Kepler
@@ -404,7 +406,11 @@ def test_trap_a_counter_that_starts_again_is_never_negative_and_never_absurd(liv
         time.sleep(INTERVAL_S)
     assert read > 5
     assert package.rapl.read() < 1000.0, "the kernel's counter should have wrapped"
-    assert lively.ask(everything)[1].cpu["restarts"].value == pytest.approx(50.0, rel=NEAR)
+
+    def holds(found: tuple[NodePower, NodePower, Mapping[PodKey, PodPower], PodUsage]) -> None:
+        assert found[1].cpu["restarts"].value == pytest.approx(50.0, rel=NEAR)
+
+    lively.eventually(everything, holds, "the power of the node, as before")
 
 
 def test_power_follows_the_load(lively: Site) -> None:
@@ -446,10 +452,14 @@ def test_trap_what_was_not_scraped_is_not_idleness(lively: Site) -> None:
     def cores(window_s: float, step_s: float | None) -> float | None:
         return lively.ask(lambda p: Cadvisor(p).pods(window_s, step_s=step_s)).cpu_cores.get(pod)
 
-    assert cores(600.0, None) < 0.5, "by the rate of Prometheus itself"
-    assert cores(600.0, 2.0) == pytest.approx(2.0, rel=NEAR)
-    assert cores(600.0, 240.0) is None, "no step was scraped from its beginning"
-    assert cores(4.0, 3.0) == pytest.approx(2.0, rel=NEAR), "too short for steps"
+    def near_two(window_s: float, step_s: float) -> bool:
+        return cores(window_s, step_s) == pytest.approx(2.0, rel=NEAR)
+
+    # Windows of which a slow machine, too, has scraped a small part.
+    assert cores(6000.0, None) < 0.5, "by the rate of Prometheus itself"
+    wait_for(lambda: near_two(600.0, 2.0), PATIENCE_S, "its use by steps")
+    assert cores(6000.0, 2400.0) is None, "no step was scraped from its beginning"
+    wait_for(lambda: near_two(4.0, 3.0), PATIENCE_S, "its use in a window too short for steps")
 
 
 def test_trap_an_outage_of_prometheus_is_not_idleness(prometheus: PrometheusServer) -> None:
@@ -471,8 +481,13 @@ def test_trap_an_outage_of_prometheus_is_not_idleness(prometheus: PrometheusServ
         while time.monotonic() < again_s:  # noqa: TID251 - as above
             told.append(cores())
             time.sleep(INTERVAL_S)
+
+        def known_again() -> bool:
+            told.append(cores())
+            return told[-1] is not None
+
+        wait_for(known_again, PATIENCE_S, "its use is known again", poll_s=INTERVAL_S)
     assert None in told, "the outage should have left a step out"
-    assert told[-1] is not None
     known = [value for value in told if value is not None]
     assert known == [pytest.approx(2.0, rel=2 * NEAR)] * len(known)
 
@@ -497,12 +512,17 @@ def test_trap_two_scrapes_of_one_exporter_are_not_twice_the_power(lively: Site) 
         assert power.gpu["twice"].value == pytest.approx(100.0)
 
     lively.eventually(lambda p: Kepler(p, WINDOW_S).nodes(lively.index), holds, "Kepler's power of the node, once")
-    assert values(lively.ask(lambda p: Dcgm(p, WINDOW_S).nodes(lively.index)).gpu) == near({"twice": 100.0})
-    assert lively.ask(lambda p: Dcgm(p, WINDOW_S).pods(WINDOW_S))[pod].devices == 1
-    assert lively.ask(lambda p: Kepler(p, WINDOW_S).pods())[pod].cpu_w == pytest.approx(20.0, rel=2 * NEAR)
-    assert lively.ask(lambda p: Cadvisor(p).pods(WINDOW_S)).cpu_cores[pod] == pytest.approx(2.0, rel=2 * NEAR)
-    busy = lively.ask(lambda p: Cadvisor(p).nodes(lively.index, WINDOW_S))
-    assert busy["twice"].value == pytest.approx(2.5, rel=2 * NEAR)
+
+    def others() -> bool:
+        assert values(lively.ask(lambda p: Dcgm(p, WINDOW_S).nodes(lively.index)).gpu) == near({"twice": 100.0})
+        assert lively.ask(lambda p: Dcgm(p, WINDOW_S).pods(WINDOW_S))[pod].devices == 1
+        assert lively.ask(lambda p: Kepler(p, WINDOW_S).pods())[pod].cpu_w == pytest.approx(20.0, rel=2 * NEAR)
+        assert lively.ask(lambda p: Cadvisor(p).pods(WINDOW_S)).cpu_cores[pod] == pytest.approx(2.0, rel=2 * NEAR)
+        busy = lively.ask(lambda p: Cadvisor(p).nodes(lively.index, WINDOW_S))
+        assert busy["twice"].value == pytest.approx(2.5, rel=2 * NEAR)
+        return True
+
+    wait_for(others, PATIENCE_S, "everything else, once", poll_s=INTERVAL_S)
 
 
 HUGE = "x" * 1_000_000
@@ -572,12 +592,17 @@ def test_trap_a_hostile_exposition_harms_nobody_else(prometheus: PrometheusServe
             assert not found[2].gpu, "a node of which one GPU cannot be read has no GPU power"
 
         site.eventually(everything, holds, "the good are read and the bad are counted")
-        pods = site.ask(lambda p: Kepler(p, WINDOW_S).pods())
-        usage = site.ask(lambda p: Cadvisor(p).pods(WINDOW_S))
-        assert pods[pod].cpu_w == pytest.approx(20.0, rel=2 * NEAR)
-        assert usage.cpu_cores[pod] == pytest.approx(2.0, rel=2 * NEAR)
-        for found in (pods, usage.cpu_cores, usage.memory_bytes):
-            assert found.keys() == {pod}
+
+        def only_the_good() -> bool:
+            pods = site.ask(lambda p: Kepler(p, WINDOW_S).pods())
+            usage = site.ask(lambda p: Cadvisor(p).pods(WINDOW_S))
+            for found in (pods, usage.cpu_cores, usage.memory_bytes):
+                assert found.keys() == {pod}
+            assert pods[pod].cpu_w == pytest.approx(20.0, rel=2 * NEAR)
+            assert usage.cpu_cores[pod] == pytest.approx(2.0, rel=2 * NEAR)
+            return True
+
+        wait_for(only_the_good, PATIENCE_S, "pods of the good exporter are read", poll_s=INTERVAL_S)
 
 
 # -- the server itself
@@ -618,7 +643,7 @@ def test_a_prometheus_that_answers_nothing_costs_its_timeout_and_no_more(prometh
 
     prometheus.start([])
     prometheus.process.pause()
-    assert asyncio.run(main()) < 2.0
+    assert asyncio.run(main()) < 5.0
 
 
 def test_a_wrong_query_is_no_reason_not_to_ask_others(lively: Site) -> None:
@@ -638,13 +663,17 @@ def test_a_wrong_query_is_no_reason_not_to_ask_others(lively: Site) -> None:
 
 
 def test_samples_come_with_the_times_of_their_scrapes_and_ranges_with_their_steps(site: Site) -> None:
-    histories = site.ask(lambda p: p.query_samples('up{job="kepler"}[4s]'))
-    assert len(histories) == len(site.machines)
-    for history in histories:
-        steps_s = [
-            after.time_s - before.time_s for before, after in zip(history.samples, history.samples[1:], strict=False)
-        ]
-        assert steps_s == [pytest.approx(INTERVAL_S, abs=0.1)] * len(steps_s)
+    def holds(histories: Sequence[History]) -> None:
+        assert len(histories) == len(site.machines)
+        for history in histories:
+            times_s = [sample.time_s for sample in history.samples]
+            steps_s = [after_s - before_s for before_s, after_s in pairwise(times_s)]
+            assert steps_s == [pytest.approx(INTERVAL_S, abs=0.1)] * len(steps_s)
+
+    # A busy machine scrapes late.
+    histories = site.eventually(
+        lambda p: p.query_samples('up{job="kepler"}[4s]'), holds, "samples as often as they are scraped"
+    )
     end_s = histories[0].samples[-1].time_s
     (ranged,) = site.ask(lambda p: p.query_range("vector(7)", end_s - 4.0, end_s, 1.0))
     assert [sample.value for sample in ranged.samples] == [7.0] * 5

@@ -156,7 +156,7 @@ class Program:
 
     def await_ready(self) -> None:
         """Wait until /readyz says so."""
-        # Among two thousand nodes, on a machine that is busy, the first look takes an agent a while.
+        # Among a thousand nodes, on a machine that is busy, the first look takes an agent a while.
         wait_for(self.ready, 4 * PATIENCE_S, f"{self.process.name} is ready")
 
     def ready(self) -> bool:
