@@ -35,6 +35,8 @@ LONGEST_FIRST = (
     "tests/control_plane/test_scheduling_rate.py",
     "tests/control_plane/test_demo_on_control_plane.py",
     "tests/control_plane/test_loop_telemetry.py",
+    "tests/control_plane/test_loop_placement.py",
+    "tests/control_plane/test_observe_mode.py",
     "tests/control_plane/test_grid_admission.py",
     "tests/control_plane/test_classifier.py",
     "tests/control_plane/test_loop_ceilings.py",

@@ -111,18 +111,6 @@ def test_an_empty_node_is_closed_then_asleep_and_other_taints_stay(tmp_path):
     play(body, tmp_path)
 
 
-def test_pods_of_daemonsets_and_ended_ones_keep_no_node_awake(tmp_path):
-    async def body(stage):
-        await fleet(stage, "n1", "n2")
-        daemon = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}
-        await add_pod(stage, "daemon", "n2", ownerReferences=[daemon])
-        await add_pod(stage, "job", "n1")
-        await asleep(stage)
-        assert await closed(stage) == {"n2": "asleep"}
-
-    play(body, tmp_path)
-
-
 def test_a_pod_opens_a_sleeping_node_and_is_told(tmp_path):
     async def body(stage):
         await fleet(stage, "n1", "n2")
@@ -234,9 +222,16 @@ def test_a_node_that_pods_cannot_count_on_is_not_the_one_that_stays_awake(tmp_pa
     play(body, tmp_path)
 
 
-def test_a_label_that_says_false_keeps_nobody_awake(tmp_path):
+async def _daemon(stage):
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}
+    await add_pod(stage, "daemon", "n2", ownerReferences=[owner])
+
+
+@pytest.mark.parametrize("change", [_daemon, _label(names.KEEP_AWAKE_LABEL, "false")], ids=["daemon", "label-false"])
+def test_what_keeps_no_node_awake(tmp_path, change):
     async def body(stage):
-        await fleet(stage, "n1", "n2", **{names.KEEP_AWAKE_LABEL: "false"})
+        await fleet(stage, "n1", "n2")
+        await change(stage)
         await add_pod(stage, "job", "n1")
         await asleep(stage)
         assert await closed(stage) == {"n2": "asleep"}
