@@ -158,8 +158,9 @@ def test_a_steady_cluster_sees_only_refreshes_and_those_spread(loop: Loop) -> No
     assert max(per_node.values()) <= periods + 1
     assert oldest_s < staleness_s
     per_second = Counter(int(received_s(event)) for event in refreshes)
-    assert len(per_second) >= 0.6 * window_s
-    assert max(per_second.values()) <= len(nodes) / 3
+    # Where an operator had to wait for the processor it catches up; all at once would be every node in a second.
+    assert len(per_second) >= 0.4 * window_s
+    assert max(per_second.values()) <= len(nodes) / 2
     assert not loop.refused()
 
 
