@@ -495,8 +495,10 @@ def test_trap_an_outage_of_prometheus_is_not_idleness(prometheus: PrometheusServ
 def test_courses_of_pods_are_of_the_time_that_was_scraped(lively: Site) -> None:
     """Twenty samples, most of them before the first scrape."""
     pod = ("default", "on-kept")
-    (now,) = lively.server.query("vector(time())")
-    end_s = float(now["value"][1])
+    (scraped,) = lively.ask(lambda p: p.query_samples('up{job="kubelet-kept"}[1h]'))
+    end_s = scraped.samples[0].time_s + 15.0
+    now = partial(lively.server.query, "vector(time())")
+    wait_for(lambda: float(now()[0]["value"][1]) > end_s, PATIENCE_S, "a quarter of a minute was scraped")
     course = lively.ask(lambda p: Cadvisor(p).courses(Steps(end_s - 57.0, end_s, 3.0, 3.0)))[pod]
     assert 0 < len(course) < 20
     # A scrape that is late moves work from one step to the next.
