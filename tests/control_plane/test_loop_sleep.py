@@ -68,7 +68,7 @@ def test_nodes_that_nobody_needs_sleep_and_a_pod_wakes_one(plane: LocalControlPl
     assert loop.await_placed("small") == "n1", "which has room"
     loop.create(pod("large", requests={"cpu": "200"}))
     assert loop.await_placed("large") == "n2"
-    assert (state(loop, "n2"), state(loop, "n3")) == ("", "asleep")
+    await_states(loop, n2="", n3="asleep")
     await_event(loop, "large", "WaitsForNode", "n2 is being woken for it")
 
     operator.process.kill()

@@ -74,7 +74,13 @@ def site(plane: LocalControlPlane) -> Site:
     loop._start("web", "web", "joulie-web", f"http://{probes}", environment)
     site = Site(plane, f"https://{pages}")
     with site.client(site.token("admin", TENANTS[0])) as admin:
-        wait_for(lambda: len(admin.get("/api/v1/pods").json()["budgets"]) == 2, PATIENCE_S, "budgets are watched")
+
+        def watched() -> bool:
+            found = admin.get("/api/v1/pods").json()
+            return (len(found["budgets"]), len(found["pods"])) == (2, 2)
+
+        # Each kind has a watch of its own.
+        wait_for(watched, PATIENCE_S, "budgets and pods are watched")
     return site
 
 
