@@ -12,8 +12,8 @@ made, kwh = defaultdict(float), defaultdict(float)
 for one in map(json.loads, export.splitlines()):
     about_s = one.get("concerns_s", 0.0)
     months = {time.strftime("%Y-%m", time.gmtime(at_s)) for at_s in (about_s, one.get("from_s", about_s))}
-    if months != {told["month"]}:
-        continue  # of another month, or a correction that was booked in another one
+    if months != {told["month"]} or "namespace" not in one:
+        continue  # of another month, a correction that was booked in another one, or no emissions of anybody
     who = (one["namespace"], one["owner_kind"], one["owner_name"])
     note = {**one, **json.loads(one.get("note", "{}"))}
     if one.get("kind") in {"booked", "correction"} or one["record"] == "open":

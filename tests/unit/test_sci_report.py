@@ -32,6 +32,8 @@ from support.ledger_site import new_key
 from support.sci_month import DAY_S, IMAGES_A_JOB, OCTOBER, REQUESTS_A_DAY, STEP_S, book_month
 
 ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "examples" / "recompute_report.py"
+REPORT = ("report", "2026-10", "-o", "json", "--inventory")
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +43,16 @@ def site(tmp_path_factory):
     url, later_s = f"sqlite:///{folder / 'ledger.db'}", OCTOBER.ends_s + 10 * DAY_S
     ledger = open_ledger(url, LedgerSettings(max_gap_s=2 * STEP_S))
     book_month(ledger, folder)
+    ledger.close()
+    open_month = run(url, "export"), run(url, *REPORT, folder / "inventory.yaml")
+    ledger = open_ledger(url, LedgerSettings(max_gap_s=2 * STEP_S))
     ledger.close_month(OCTOBER, Ed25519Signer(new_key(folder / "key.pem")), later_s)
     ledger.correct("DE", FactorKind.PUE, (OCTOBER.starts_s, OCTOBER.ends_s), 1.2, Reason("me", "metered"), later_s)
     assert ledger.verify(verify_signature).broken is None
     ledger.close()
-    report = json.loads(run(url, "report", "2026-10", "--inventory", folder / "inventory.yaml", "-o", "json"))
+    report = json.loads(run(url, *REPORT, folder / "inventory.yaml"))
     lines = {line["name"]: line for line in report["workloads"] + report["unallocated"]}
-    return SimpleNamespace(folder=folder, url=url, report=report, lines=lines)
+    return SimpleNamespace(folder=folder, url=url, report=report, lines=lines, open_month=open_month)
 
 
 def run(url, *arguments):
@@ -60,15 +65,26 @@ def test_must_show_6_a_script_of_50_lines_computes_the_report_again(site):
     export, told = site.folder / "export.jsonl", site.folder / "report.json"
     export.write_text(run(site.url, "export"))
     told.write_text(json.dumps(site.report))
-    script = ROOT / "examples" / "recompute_report.py"
-    assert len(script.read_text().splitlines()) <= 50
-    assert "joulie." not in script.read_text()
-    done = subprocess.run([sys.executable, "-I", script, export, told], capture_output=True, text=True, check=False)
+    assert len(SCRIPT.read_text().splitlines()) <= 50
+    assert "joulie." not in SCRIPT.read_text()
+    done = recomputed(export, told)
     assert done.returncode == 0, done.stdout + done.stderr
     site.report["total"]["embodiedG"] *= 1.0 + 1e-8
     told.write_text(json.dumps(site.report))
     site.report["total"]["embodiedG"] /= 1.0 + 1e-8
-    assert subprocess.run([sys.executable, "-I", script, export, told], capture_output=True, check=False).returncode
+    assert recomputed(export, told).returncode
+
+
+def test_must_show_6_a_month_that_is_not_closed_is_computed_again_too(site):
+    files = site.folder / "open.jsonl", site.folder / "open.json"
+    for file, content in zip(files, site.open_month, strict=True):
+        file.write_text(content)
+    done = recomputed(*files)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def recomputed(export, told):
+    return subprocess.run([sys.executable, "-I", SCRIPT, export, told], capture_output=True, text=True, check=False)
 
 
 def test_the_sums_over_workloads_and_what_is_unallocated_are_those_of_the_nodes(site):
