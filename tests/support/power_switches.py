@@ -5,15 +5,19 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from joulie.adapters.kubernetes.resources import NODES
+from joulie.adapters.power_switches.file import NodeSwitch, SwitchFileError
 from joulie.ports import PowerState, PowerSwitchError
 from joulie.program.certificates import self_signed, write_files
 from joulie_lab.control_plane import ManagedProcess
 from joulie_lab.control_plane.ports import free_port
+from support.operator_stage import until
 
 USER, PASSWORD = "joulie", "not a secret"
 HASHED = "$2b$04$wPriJM3WdDKfSd4rjqtewOKKhrZnDs75waZxfDGlTqBTdqQMc8Bqe"
 """The password by bcrypt."""
 MACHINES = {"m1": "11111111-1111-4111-8111-111111111111", "m2": "22222222-2222-4222-8222-222222222222"}
+ON, OFF = PowerState.ON, PowerState.OFF
 
 
 @dataclass
@@ -98,3 +102,36 @@ class Emulator:
         switches = {name: {"redfish": self.system(name)} for name in MACHINES}
         path.write_text(json.dumps({"username": USER, "password": PASSWORD, "switches": switches}))
         return path
+
+
+class Site:
+    """Machines and their switches; kubelets are as the machines."""
+
+    def __init__(self, *nodes, may_force=False):
+        self.machines = {name: FakeMachine() for name in nodes}
+        self.may_force = may_force
+        self.broken = False
+
+    def reload(self):
+        if self.broken:
+            raise SwitchFileError("broken")
+
+    def get(self, name):
+        return NodeSwitch(self.machines[name], self.may_force) if name in self.machines else None
+
+    async def aclose(self): ...
+
+    async def kubelets(self, stage):
+        """Nodes say what their machines are."""
+        for name, machine in self.machines.items():
+            ready = {"type": "Ready", "status": "True" if machine.power is ON else "Unknown"}
+            info = {"bootID": f"boot-{machine.boots}"}
+            body = {"status": {"conditions": [ready], "nodeInfo": info}}
+            await stage.client.patch(NODES, name, body, subresource="status")
+        await until(
+            lambda: all(
+                (facts := stage.view.node(name)).ready is (machine.power is ON)
+                and facts.boot_id == f"boot-{machine.boots}"
+                for name, machine in self.machines.items()
+            )
+        )

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from joulie.domain.capping.switched import NO_BUDGETS, UNKNOWN_ROOM, WakeRoom
 from joulie.domain.scheduling.labels import Requirement
 from joulie.domain.scheduling.node_rules import NodeRules
 from joulie.domain.sleep.decide import (
@@ -50,8 +51,8 @@ def node(name: str = "n", state: SleepState | None = None, **changes: Any) -> Sl
 
 
 def decided(*nodes: SleepNode, pods: tuple[WaitingPod, ...] = (), **changes: Any) -> SleepDecision:
-    forecast = changes.pop("forecast", {})
-    return decide(SleepSnapshot(NOW_S, nodes, pods, forecast), replace(SETTINGS, **changes))
+    forecast, wake_room = changes.pop("forecast", {}), changes.pop("wake_room", NO_BUDGETS)
+    return decide(SleepSnapshot(NOW_S, nodes, pods, forecast, wake_room), replace(SETTINGS, **changes))
 
 
 def acts(decision: SleepDecision) -> list[tuple[str, str]]:
@@ -177,10 +178,54 @@ def test_so_many_nodes_wake_at_once_and_the_others_wait_for_them() -> None:
     assert acts(decided(waking, node("a", Asleep(0.0)), pods=pods, max_waking=1)) == []
 
 
+def room(left_w: float, *names: str, granted: tuple[str, ...] = (), extra_w: float = 900.0) -> WakeRoom:
+    """Room under one budget that covers these nodes."""
+    return WakeRoom(
+        frozenset(granted), dict.fromkeys(names, extra_w), dict.fromkeys(names, ("rack",)), {"rack": left_w}
+    )
+
+
 def test_power_budgets_keep_a_node_off() -> None:
-    decision = decided(node(state=Asleep(0.0), may_wake=False), pods=(POD,))
+    decision = decided(node(state=Asleep(0.0)), pods=(POD,), wake_room=room(800.0, "n"))
     assert acts(decision) == []
+    assert decision.wanted == set()
     assert "waits for power" in decision.waits[POD.name]
+
+
+def test_a_node_is_wanted_until_power_budgets_have_made_room_for_it() -> None:
+    sleeper = node(state=Asleep(0.0))
+    decision = decided(sleeper, pods=(POD,), wake_room=room(900.0, "n"))
+    assert acts(decision) == []
+    assert decision.wanted == {"n"}
+    assert decision.states["n"] == sleeper.state
+    assert "once power budgets have room" in decision.waits[POD.name]
+    assert POD.name in decision.held
+    decision = decided(sleeper, pods=(POD,), wake_room=room(900.0, "n", granted=("n",)))
+    assert acts(decision) == [("powerOn", "n")]
+    assert decision.wanted == set()
+
+
+def test_no_more_nodes_are_wanted_than_fit_together() -> None:
+    pods = tuple(replace(POD, name=f"p{index}", requests=ROOM) for index in range(3))
+    sleepers = [node(name, Asleep(0.0)) for name in "abc"]
+    decision = decided(*sleepers, pods=pods, wake_room=room(1800.0, "a", "b", "c"))
+    assert decision.wanted == {"a", "b"}
+    granted = decided(*sleepers, pods=pods, wake_room=room(1800.0, "a", "b", "c", granted=("a",)))
+    assert acts(granted) == [("powerOn", "a")]
+    assert granted.wanted == {"b"}
+    decision = decided(*sleepers, pods=pods, wake_room=room(5000.0, "a", "b", "c"), max_waking=1)
+    assert decision.wanted == {"a"}
+
+
+def test_a_node_of_another_budget_wakes_where_one_has_no_room() -> None:
+    decision = decided(node("a", Asleep(0.0)), node("b", Asleep(0.0)), pods=(POD,), wake_room=room(0.0, "a"))
+    assert acts(decision) == [("powerOn", "b")]
+
+
+def test_no_node_wakes_before_power_budgets_are_known() -> None:
+    decision = decided(node(state=Asleep(0.0)), pods=(POD,), wake_room=UNKNOWN_ROOM)
+    assert acts(decision) == []
+    assert decision.wanted == set()
 
 
 def test_nobody_is_woken_for_a_pod_that_may_not_run_there() -> None:

@@ -11,7 +11,6 @@ from prometheus_client import CollectorRegistry
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.resources import NODES
-from joulie.adapters.power_switches.file import NodeSwitch, SwitchFileError
 from joulie.apps.operator.main import operator
 from joulie.apps.operator.settings.sleep import SleepMode
 from joulie.apps.operator.sleep.metrics import SleepMetrics
@@ -19,47 +18,12 @@ from joulie.apps.operator.sleep.power import NodePower, Sleeper
 from joulie.domain.mode import Mode
 from joulie.domain.sleep.decide import SleepSettings
 from joulie.domain.sleep.states import Asleep, Awake, Cordoned, Waking
-from joulie.ports import PowerState
 from support import sleep_stage
 from support.operator_stage import staged, until
-from support.power_switches import FakeMachine
+from support.power_switches import OFF, ON, Site
 from support.sleep_stage import add, add_pod, asleep, closed, events, look, messages, sample
 
-ON, OFF = PowerState.ON, PowerState.OFF
 ANNOTATED = {"annotations": {names.POWER_SWITCH_ANNOTATION: "redfish"}}
-
-
-class Site:
-    """Machines and their switches; kubelets are as the machines."""
-
-    def __init__(self, *nodes, may_force=False):
-        self.machines = {name: FakeMachine() for name in nodes}
-        self.may_force = may_force
-        self.broken = False
-
-    def reload(self):
-        if self.broken:
-            raise SwitchFileError("broken")
-
-    def get(self, name):
-        return NodeSwitch(self.machines[name], self.may_force) if name in self.machines else None
-
-    async def aclose(self): ...
-
-    async def kubelets(self, stage):
-        """Nodes say what their machines are."""
-        for name, machine in self.machines.items():
-            ready = {"type": "Ready", "status": "True" if machine.power is ON else "Unknown"}
-            info = {"bootID": f"boot-{machine.boots}"}
-            body = {"status": {"conditions": [ready], "nodeInfo": info}}
-            await stage.client.patch(NODES, name, body, subresource="status")
-        await until(
-            lambda: all(
-                (facts := stage.view.node(name)).ready is (machine.power is ON)
-                and facts.boot_id == f"boot-{machine.boots}"
-                for name, machine in self.machines.items()
-            )
-        )
 
 
 def play(body, tmp_path, *nodes, annotated=True, may_force=False, **more):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from joulie.domain.capping.budgets import Breaker, Budget, BudgetNodes, decide_budgets
-from joulie.domain.capping.switched import Switched, SwitchState, may_wake, with_switched
+from joulie.domain.capping.switched import Switched, SwitchState, wake_room, with_switched
 from joulie.domain.capping.trip import EARLIEST
 from joulie.domain.units import InvalidQuantityError
 
@@ -41,36 +41,46 @@ def test_without_switched_nodes_nothing_changes():
     assert with_switched(nodes, {}) is nodes
 
 
+def room(switched, budget, in_force_w=500.0):
+    _, decision = decided(switched, budget, in_force_w)
+    return wake_room(["b", "c"], three(in_force_w), switched, [budget], decision)
+
+
+def test_a_boot_peak_that_is_not_stated_is_the_power_without_limits():
+    nodes, _ = decided({"b": WAKING._replace(boot_peak_w=None)}, Budget("hall", 1600.0, np.arange(3)))
+    assert nodes.in_force_w[1] == 500.0
+
+
 def test_a_wanted_node_makes_the_others_give_and_wakes_once_they_have():
     budget = Budget("hall", 1400.0, np.arange(3))
-    nodes, decision = decided({"b": WANTED}, budget)
+    _, decision = decided({"b": WANTED}, budget)
     assert 790.0 <= decision.limit_w[[0, 2]].sum() <= 800.0  # levels are hundredths
-    assert may_wake(nodes, {"b": WANTED}, [budget], decision, at_once=2) == ()
-    nodes, decision = decided({"b": WANTED}, budget, in_force_w=400.0)
-    assert may_wake(nodes, {"b": WANTED}, [budget], decision, at_once=2) == ("b",)
+    assert not room({"b": WANTED}, budget).may_wake("b")
+    assert room({"b": WANTED}, budget, in_force_w=400.0).may_wake("b")
+    assert not room({"b": OFF}, budget, in_force_w=100.0).may_wake("b")  # nobody counts its boot peak yet
 
 
-def test_no_more_nodes_wake_at_once_than_allowed():
-    budget = Budget("hall", 5000.0, np.arange(3))
-    switched = {"a": WAKING, "b": WANTED, "c": WANTED}
-    nodes, decision = decided(switched, budget)
-    assert may_wake(nodes, switched, [budget], decision, at_once=2) == ("b",)
-    assert may_wake(nodes, switched, [budget], decision, at_once=1) == ()
+def test_what_is_left_for_nodes_that_wake_is_what_others_can_give():
+    budget = Budget("hall", 1400.0, np.arange(3))
+    found = room({"b": OFF}, budget)
+    assert found.left_w == {"hall": 1400.0 - 2 * 300.0 - 10.0}
+    assert found.extra_w == {"b": 590.0, "c": 200.0}  # c sleeps and is still on
+    assert room({"b": WANTED}, budget).left_w == found.left_w
+    assert room({"b": WAKING}, budget).left_w == {"hall": 1400.0 - 2 * 300.0 - 600.0}
 
 
 def test_behind_a_breaker_what_is_measured_must_leave_room():
     breaker = Breaker(1500.0, EARLIEST)
-    switched = {"b": WANTED}
-    for limit_w, expected in ((1450.0, ("b",)), (1350.0, ())):
+    for limit_w, expected in ((1450.0, True), (1350.0, False)):
         budget = Budget("feed", limit_w, np.arange(3), breaker=breaker)
-        nodes, decision = decided(switched, budget)
-        assert may_wake(nodes, switched, [budget], decision, at_once=2) == expected
+        assert room({"b": WANTED}, budget).may_wake("b") is expected
 
 
-def test_an_observed_budget_keeps_no_node_asleep():
-    budget = Budget("hall", 100.0, np.arange(3), enforced=False)
-    nodes, decision = decided({"b": WANTED}, budget)
-    assert may_wake(nodes, {"b": WANTED}, [budget], decision, at_once=2) == ("b",)
+def test_a_node_under_no_budget_in_force_needs_no_room():
+    observed = Budget("hall", 100.0, np.arange(3), enforced=False)
+    assert room({"b": WANTED}, observed).may_wake("b")
+    other = Budget("rack", 100.0, np.arange(1))
+    assert room({"b": OFF}, other).may_wake("b")
 
 
 def test_a_power_that_is_no_number_is_refused():

@@ -12,11 +12,11 @@ from prometheus_client.registry import Collector
 
 from joulie.apps.extender.feed import WatchState
 from joulie.apps.extender.fleet import FleetView
-from joulie.apps.extender.limits import EFFICIENCY, MAX_POWER
+from joulie.apps.extender.limits import LIMIT_REFUSALS
 from joulie.domain.scoring.extender import NodeClass
 
 VERBS = ("filter", "prioritize", "preempt")
-_POWER_REASONS = (MAX_POWER, EFFICIENCY)
+_POWER_REASONS = tuple(LIMIT_REFUSALS)
 _BUCKETS_S = (0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
@@ -43,7 +43,7 @@ class ExtenderMetrics:
         self._by_power = [
             Counter(
                 f"{prefix}_power_filtered_nodes",
-                "Candidates that a pod's own limits refused.",
+                "Candidates refused by a pod's own limits, or for want of a GPU with room for its share.",
                 ["reason"],
                 registry=registry,
             )

@@ -123,6 +123,7 @@ class ControlLoop:
             may_write=may_write,
             now_s=now_s,
             switches=_switches(settings),
+            wake_room=lambda asleep: self._budgets.wake_room(asleep),  # noqa: PLW0108 (made below)
         )
         self._budgets = PowerBudgets(
             client,
@@ -134,6 +135,7 @@ class ControlLoop:
             publish=self._publish_nodes,
             may_write=may_write,
             now_s=now_s,
+            switched=lambda: self._sleep.switched,
             prometheus=clients.prometheus,
             openadr=_vtn(settings, clients, now_s),
         )

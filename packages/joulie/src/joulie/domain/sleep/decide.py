@@ -16,12 +16,14 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from joulie.domain.capping.switched import NO_BUDGETS, WakeRoom
 from joulie.domain.scheduling.node_rules import ANYWHERE, NodeRules, Taint
 from joulie.domain.scoring.energy import EnergyPolicy, marginal_cost_w_min
 from joulie.domain.sleep.states import ANY_BOOT, Asleep, Awake, Cordoned, Failed, SleepState, Waking, state_of
 from joulie.domain.units import non_negative, positive
 
 _POLICY = EnergyPolicy()
+_WOKEN = "{} is being woken for it"
 
 
 class Room(NamedTuple):
@@ -101,7 +103,6 @@ class SleepNode:
         labels: its labels.
         taints: its taints, without Joulie's.
         base_w: power that it saves asleep, W.
-        may_wake: whether power budgets have room for it to start.
     """
 
     name: str
@@ -118,7 +119,6 @@ class SleepNode:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     base_w: float = 0.0
-    may_wake: bool = True
 
 
 @dataclass(frozen=True)
@@ -147,12 +147,14 @@ class SleepSnapshot:
         nodes: the managed nodes.
         pods: pods that wait for a node, in order of creation.
         forecast: number of nodes of each family that demand is expected to need while a node wakes.
+        wake_room: room that power budgets have for nodes to wake.
     """
 
     now_s: float
     nodes: Sequence[SleepNode]
     pods: Sequence[WaitingPod] = ()
     forecast: Mapping[str, int] = field(default_factory=dict)
+    wake_room: WakeRoom = NO_BUDGETS
 
 
 class Action(StrEnum):
@@ -183,12 +185,14 @@ class SleepDecision:
         waits: why each pending pod waits, by its name.
         held: pods that wait because nodes sleep, are waking or did not wake; the others wait for kube-scheduler, or in
             vain.
+        wanted: nodes that wake as soon as power budgets have made room for them. All of them fit if others give.
     """
 
     states: Mapping[str, SleepState]
     commands: tuple[Command, ...]
     waits: Mapping[str, str]
     held: frozenset[str] = frozenset()
+    wanted: frozenset[str] = frozenset()
 
 
 def decide(snapshot: SleepSnapshot, settings: SleepSettings) -> SleepDecision:
@@ -262,10 +266,15 @@ class _Decision:
         self._failed = [node for node in snapshot.nodes if isinstance(node.state, Failed | Waking)]
         self._missing: Counter[str] = Counter()
         self._n_waking = sum(isinstance(node.state, Waking) for node in snapshot.nodes)
+        self._room = snapshot.wake_room
+        self._left_w = dict(snapshot.wake_room.left_w)
+        self._wanted: set[str] = set()
 
     def result(self) -> SleepDecision:
         """The decision."""
-        return SleepDecision(self._states, tuple(self._commands), self._waits, frozenset(self._held))
+        return SleepDecision(
+            self._states, tuple(self._commands), self._waits, frozenset(self._held), frozenset(self._wanted)
+        )
 
     # ---- what is seen of a node
 
@@ -349,7 +358,7 @@ class _Decision:
 
     def _retry_failed(self, node: SleepNode, state: Failed) -> bool:
         """Whether a node that was given up is tried again, now that it is needed still."""
-        if abs(self._now_s - state.since_s) < self._settings.failed_s or not self._has_wake_slot(node):
+        if abs(self._now_s - state.since_s) < self._settings.failed_s or not self._has_wake_slot():
             return False
         self._n_waking += 1
         self._moved(node, state.waking(self._now_s))
@@ -381,7 +390,8 @@ class _Decision:
         resting = self._cheapest_asleep(pod)
         for node in resting:
             if self._fits(pod, node) and self._wake(node, f"pod {pod.name} needs it"):
-                return self._assign(pod, node, "{} is being woken for it")
+                told = "{} wakes for it once power budgets have room" if node.name in self._wanted else _WOKEN
+                return self._assign(pod, node, told)
         for node in () if resting else self._failed:
             state = self._states[node.name]
             if isinstance(state, Failed) and self._fits(pod, node) and self._retry_failed(node, state):
@@ -513,20 +523,34 @@ class _Decision:
         self._moved(node, Awake())
         self._commands.append(Command(Action.UNCORDON, node.name, reason))
 
-    def _has_wake_slot(self, node: SleepNode) -> bool:
-        return node.may_wake and self._n_waking < self._settings.max_waking
+    def _has_wake_slot(self) -> bool:
+        return self._n_waking < self._settings.max_waking
+
+    def _want(self, node: SleepNode) -> bool:
+        """Whether power budgets can make room for a node to wake, beside those that wake or are wanted already."""
+        budgets, extra_w = self._room.budgets.get(node.name, ()), self._room.extra_w.get(node.name, 0.0)
+        if not self._room.known or any(self._left_w[budget] < extra_w for budget in budgets):
+            return False
+        self._wanted.add(node.name)
+        return True
 
     def _wake(self, node: SleepNode, reason: str) -> bool:
-        """Wake a sleeping node, if there is room for another one that wakes."""
+        """Wake a sleeping node, if another one may, or have power budgets make room for it first."""
         state = self._states[node.name]
         if not isinstance(state, Asleep):
             return False
         if not node.switchable:
             self._uncordon(node, reason)
             return True
-        if not self._has_wake_slot(node):
+        if node.name in self._wanted:
+            return True
+        if not self._has_wake_slot() or not (self._room.may_wake(node.name) or self._want(node)):
             return False
         self._n_waking += 1
+        for budget in self._room.budgets.get(node.name, ()):
+            self._left_w[budget] -= self._room.extra_w[node.name]
+        if node.name in self._wanted:
+            return True
         self._moved(node, state.waking(self._now_s))
         self._commands.append(Command(Action.POWER_ON, node.name, reason))
         return True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -35,7 +35,7 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.capping.budgets import RESPONSE_S, Budget, BudgetMemory, BudgetNodes, decide_budgets
 from joulie.domain.capping.budgets import BudgetDecision as Decision
 from joulie.domain.capping.node_limits import NodeLimits, PowerCeiling
-from joulie.domain.capping.switched import Switched, may_wake, with_switched
+from joulie.domain.capping.switched import NO_BUDGETS, UNKNOWN_ROOM, Switched, WakeRoom, wake_room, with_switched
 from joulie.domain.control import ControlledNode
 from joulie.domain.control_power import SourceReadings, choose_power
 from joulie.program.leadership import NotLeadingError
@@ -96,6 +96,9 @@ class PowerBudgets:
         self._demand_response = BudgetEvents(prometheus, openadr, settings, now_s)
         self._stored: Mapping[str, StoredBudget] = {}
         self._decided: tuple[Mapping[str, Budget], BudgetNodes, Decision] | None = None
+        self._looked = False
+        self._as_if_on: BudgetNodes | None = None
+        self._counted: Mapping[str, Switched] = {}
 
     @property
     def ceilings(self) -> Mapping[str, PowerCeiling]:
@@ -117,16 +120,17 @@ class PowerBudgets:
         """Upper bound of a node's caps."""
         return self._asked.get(node)
 
-    def may_wake(self, at_once: int) -> tuple[str, ...] | None:
-        """Wanted nodes that all budgets have room for; None without budgets, where every node may wake.
+    def wake_room(self, asleep: Collection[str]) -> WakeRoom:
+        """The room that the last decision left for nodes to wake.
 
         Args:
-            at_once: how many nodes may wake at the same time.
+            asleep: names of the nodes that sleep.
         """
-        if self._decided is None:
-            return None
-        budgets, nodes, decision = self._decided
-        return may_wake(nodes, self._switched(), list(budgets.values()), decision, at_once=at_once)
+        if self._decided is None or self._as_if_on is None:
+            return UNKNOWN_ROOM if self._view.power_budgets and not self._looked else NO_BUDGETS
+        budgets, _, decision = self._decided
+        # As counted in the decision: what is wanted since has no room yet.
+        return wake_room(asleep, self._as_if_on, self._counted, list(budgets.values()), decision)
 
     async def run(self) -> None:
         """Keep the budgets until cancelled."""
@@ -172,20 +176,22 @@ class PowerBudgets:
         """Decide the ceilings of all nodes. Returns the nodes whose ceiling changed."""
         began_s = time.monotonic()
         now_s = self._now_s()
+        self._decided, self._looked = None, False
         self._stored = budgets_in_force(self._view, self._demand_response.signal, now_s, self._demand_response.asked)
         budgets = {name: one.budget for name, one in self._stored.items()}
         if not budgets and not self._asked:
-            self._decided = None
+            self._looked = True
             self._metrics.stood_down()
             return ()
         nodes = self._view.nodes
         power = choose_power(self._readings(nodes), len(nodes), now_s, self._settings.power_stale_s)
         response_s = min((one.response_s for one in budgets.values()), default=RESPONSE_S)
         seen, limits = self._limits.look(nodes, self._asked, power, response_s, now_s)
-        seen = with_switched(seen, self._switched())
+        self._as_if_on, self._counted = seen, self._switched()
+        seen = with_switched(seen, self._counted)
         decision = decide_budgets(now_s, seen, list(budgets.values()), self._memory)
         self._memory = decision.memory
-        self._decided = budgets, seen, decision
+        self._decided, self._looked = (budgets, seen, decision), True
         self._demand_response.sampled(self._stored, decision.outcomes)
         before = self._asked
         self._asked = self._ceilings(budgets, seen, limits, decision)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from joulie.domain.sleep.decide import SleepSettings
-from joulie.settings import duration, group, integer, listed, path, text
+from joulie.settings import duration, group, integer, listed, number, path, text
 
 
 class SleepMode(StrEnum):
@@ -78,6 +78,13 @@ class NodeSleepSettings:
         None,
         "File with power switches of nodes, from a Secret. Nodes in it with the annotation "
         "joulie.io/power-switch=redfish are switched off while they sleep.",
+    )
+    sleep_standby_w: float = number(
+        "SLEEP_STANDBY_WATTS",
+        "50",
+        "What a node draws at most while it is switched off; PowerBudgets count it instead of its worst case.",
+        unit="W",
+        minimum=0,
     )
     sleep_switches_ca: Path | None = path(
         "SLEEP_SWITCHES_CA", None, "Authorities (PEM) of the power switches' certificates; the system's without."

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -38,6 +38,7 @@ from joulie.apps.operator.sleep.metrics import SleepMetrics
 from joulie.apps.operator.sleep.nodes import Fleet, Seen, is_job, is_marked, see
 from joulie.apps.operator.sleep.power import NodePower, Sleeper, Switches
 from joulie.apps.operator.sleep.volumes import LocalVolumes
+from joulie.domain.capping.switched import NO_BUDGETS, Switched, SwitchState, WakeRoom
 from joulie.domain.hardware import Catalogue
 from joulie.domain.mode import Mode
 from joulie.domain.sleep.decide import (
@@ -96,6 +97,7 @@ class NodeSleep:
         may_write: whether this process still holds the lease; checked before every write.
         now_s: current time, s since the epoch.
         switches: power switches of nodes; None for none.
+        wake_room: returns the room that power budgets have for nodes to wake, of the sleeping ones that it is given.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class NodeSleep:
         may_write: Callable[[], bool],
         now_s: Callable[[], float],
         switches: Switches | None = None,
+        wake_room: Callable[[Collection[str]], WakeRoom] = lambda _: NO_BUDGETS,
     ) -> None:
         self._client = client
         self._view = view
@@ -119,12 +122,23 @@ class NodeSleep:
         self._events = events
         self._may_write = may_write
         self._now_s = now_s
+        self._wake_room = wake_room
+        self._switched: Mapping[str, Switched] = {}
         self._volumes = LocalVolumes(client)
         self._power = NodePower(switches, metrics, self._still_empty, may_write=may_write, now_s=now_s)
         # By UID of the node: another machine of the same name has another past.
         self._memory: dict[str, Remembered] = {}
         self._virtual: dict[str, Remembered] = {}
         self._told: dict[str, str] = {}
+
+    @property
+    def switched(self) -> Mapping[str, Switched]:
+        """Nodes that are off, wanted or waking, by name; one that was off and is ready now is on."""
+        return {
+            name: one
+            for name, one in self._switched.items()
+            if one.state is not SwitchState.OFF or ((facts := self._view.node(name)) is not None and not facts.ready)
+        }
 
     async def run(self) -> None:
         """Look at every interval, until cancelled."""
@@ -139,11 +153,12 @@ class NodeSleep:
 
     async def _keep_looking(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.sleep_interval_s)
             try:
+                # At once: until the switches have been read, power budgets count nodes that are off as if they were on.
                 await self.look()
             except Exception:
                 _log.exception("look at nodes that may sleep failed: they stay as they are")
+            await asyncio.sleep(self._settings.sleep_interval_s)
 
     async def look(self) -> None:
         """Look, decide, carry out and report once.
@@ -153,13 +168,16 @@ class NodeSleep:
         """
         if self._settings.sleep is SleepMode.OFF and not any(is_marked(facts) for _, facts in self._view.node_facts):
             self._metrics.stood_down()
+            self._switched = {}
             return
         await asyncio.to_thread(self._power.reload)
         seen = see(self._view, self._volumes.all, self._now_s())
         # On a large cluster this takes a good part of a second, so it runs in a thread.
-        decided = await asyncio.to_thread(self._decide, seen)
+        room = self._wake_room([name for name, facts in seen.facts.items() if facts.sleep_mark])
+        decided = await asyncio.to_thread(self._decide, seen, room)
         await self._carry_out_all(decided)
         await self._follow_switches(decided)
+        self._switched = self._count_switched(decided)
         if decided.observed is None:
             self._virtual = {}
         else:
@@ -167,13 +185,13 @@ class NodeSleep:
         removable = await self._mark_removable(decided, seen.now_s)
         self._report(decided, removable)
 
-    def _decide(self, seen: Seen) -> _Decided:
+    def _decide(self, seen: Seen, room: WakeRoom) -> _Decided:
         began_s = time.monotonic()
         settings = self._settings
         fleet = Fleet(seen, settings, self._catalogue, self._power.switches)
         nodes = fleet.as_they_are(self._memory)
         pods = fleet.waiting if settings.sleep is SleepMode.ENFORCE else ()
-        real = decide(SleepSnapshot(seen.now_s, nodes, pods), settings.sleeping)
+        real = decide(SleepSnapshot(seen.now_s, nodes, pods, wake_room=room), settings.sleeping)
         observed = None
         if settings.sleep is not SleepMode.OFF and any(fleet.is_observed(node.name) for node in nodes):
             imagined = fleet.as_if_acting(self._virtual, nodes)
@@ -257,6 +275,26 @@ class NodeSleep:
             mark, state = self._memory[uid]
             if isinstance(state, Asleep):
                 self._memory[uid] = Remembered(mark, replace(state, looks=0))
+
+    def _count_switched(self, decided: _Decided) -> dict[str, Switched]:
+        """What power budgets count of nodes that are not simply on."""
+        found = {}
+        for name, node in decided.nodes.items():
+            uid = decided.fleet.facts[name].uid
+            remembered = self._memory.get(uid)
+            if not node.switchable or remembered is None:
+                continue
+            state = None
+            if isinstance(remembered.state, Waking):
+                state = SwitchState.WAKING
+            elif isinstance(remembered.state, Asleep):
+                if name in decided.real.wanted:
+                    state = SwitchState.WANTED
+                elif self._power.is_off(uid):
+                    state = SwitchState.OFF
+            if state is not None:
+                found[name] = Switched(state, self._settings.sleep_standby_w)
+        return found
 
     async def _still_empty(self, name: str, state: Asleep) -> bool:
         """Whether a node, as just read, has the mark of a state and no pods, and the boot that the mark names."""

@@ -7,6 +7,7 @@ operator that is killed between the mark and the switch, or a call that is lost,
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -23,6 +24,10 @@ REDFISH = "redfish"
 """Value of the annotation by which a node lets itself be switched off."""
 FORCE_AFTER_S = 300.0
 """Time after which the power of a node that does not shut down is cut, where its switch may."""
+RECHECK_S = 60.0
+"""Time after which the switch of a node that is off is read again: others may switch it on."""
+_OFF_STALE_S = 300.0
+"""Time for which a node counts as off after its switch said so, while it does not answer."""
 _TRIES = 3
 """How often a node is told to shut down where the switch does not accept it. One that accepts it is told once."""
 _CONCURRENCY = 32
@@ -86,7 +91,8 @@ class NodePower:
         self._may_write = may_write
         self._now_s = now_s
         # By UID of the node.
-        self._off: set[str] = set()
+        self._off: dict[str, float] = {}
+        self._was_off: set[str] = set()
         self._tries: dict[str, int] = {}
         self._forced: set[str] = set()
 
@@ -126,11 +132,13 @@ class NodePower:
         """
         nodes = list(sleepers)
         asleep = {node.uid for node in nodes if isinstance(node.state, Asleep)}
-        self._off &= asleep
+        now_s = self._now_s()
+        self._off = {uid: read_s for uid, read_s in self._off.items() if uid in asleep}
+        self._was_off &= asleep
         self._forced &= asleep
         self._tries = {uid: tries for uid, tries in self._tries.items() if uid in asleep}
         told: list[str] = []
-        open_ones = [node for node in nodes if node.uid not in self._off]
+        open_ones = [node for node in nodes if abs(now_s - self._off.get(node.uid, -math.inf)) >= RECHECK_S]
         jobs: list[Job] = [partial(self._follow, node, told) for node in open_ones]
         for failure in await write_all(jobs, concurrency=_CONCURRENCY):
             if isinstance(failure.error, NotLeadingError):
@@ -141,6 +149,10 @@ class NodePower:
         self._metrics.switched_off.set(len(self._off))
         return told
 
+    def is_off(self, uid: str) -> bool:
+        """Whether a node that sleeps is off, as its switch said lately."""
+        return abs(self._now_s() - self._off.get(uid, -math.inf)) < _OFF_STALE_S
+
     async def _follow(self, node: Sleeper, told: list[str]) -> None:
         found = self._of(node.name)
         power = await found.switch.state()
@@ -149,7 +161,11 @@ class NodePower:
                 self._check_lease()
                 await found.switch.on()
             case Asleep() if power is PowerState.OFF:
-                self._off.add(node.uid)
+                self._off[node.uid] = self._now_s()
+                self._was_off.add(node.uid)
+            case Asleep() if power is PowerState.ON and node.uid in self._was_off:
+                # Somebody switched it on: it is opened once it is ready, and not told off again.
+                self._off.pop(node.uid, None)
             case Asleep() as state if power is PowerState.ON:
                 await self._switch_off(node, found, state, told)
             case _:
