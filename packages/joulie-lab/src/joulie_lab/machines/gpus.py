@@ -68,8 +68,9 @@ class ModelledGpus:
         """GPUs that respond, by UUID."""
         self._guard("list", "")
         self._machine.advance(self._clock())
-        states = zip(self._machine.spec.gpu_kinds, self._machine.gpus, strict=True)
-        found = {f"GPU-{number}": one for number, one in enumerate(states) if one[0].vendor == "nvidia"}
+        spec = self._machine.spec
+        states = zip(spec.gpu_kinds, self._machine.gpus, strict=True)
+        found = {gpu: one for gpu, one in zip(spec.gpu_ids, states, strict=True) if one[0].vendor == "nvidia"}
         if not found:
             raise NoBackendError("NVML: driver not loaded")
         return found

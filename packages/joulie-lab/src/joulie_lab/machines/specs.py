@@ -119,6 +119,11 @@ class Gpu:
     max_w: float
 
 
+def amd_unique_id(number: int) -> str:
+    """The unique id of a machine's GPU, as the amdgpu driver writes it."""
+    return f"{number + 0x1000:016x}"
+
+
 @dataclass(frozen=True)
 class Spec:
     """A machine.
@@ -163,6 +168,14 @@ class Spec:
         """Kind of each GPU."""
         first = (self.gpu,) * self.gpus if self.gpu else ()
         return first + ((self.other_gpu,) * self.other_gpus if self.other_gpu else ())
+
+    @property
+    def gpu_ids(self) -> tuple[str, ...]:
+        """ID of each GPU, as the agent names it."""
+        return tuple(
+            f"GPU-{number if kind.vendor == 'nvidia' else amd_unique_id(number)}"
+            for number, kind in enumerate(self.gpu_kinds)
+        )
 
     @property
     def threads_per_package(self) -> int:

@@ -24,7 +24,7 @@ from functools import lru_cache, partial
 from itertools import pairwise
 
 from joulie_lab.machines.machine import GpuState, Limits, Machine, Package, in_power_units
-from joulie_lab.machines.specs import Cpu, Gpu, Load, Spec
+from joulie_lab.machines.specs import Cpu, Gpu, Load, Spec, amd_unique_id
 
 READ_ONLY, READ_WRITE, ROOT_ONLY = 0o444, 0o644, 0o400
 
@@ -473,7 +473,7 @@ def _hsmp(machine: Machine, buffer: bytearray, write: bool) -> None:
 
 def _add_amdgpu(tree: Tree, number: int, gpu: Gpu) -> None:
     device = f"sys/devices/pci0000:{number + 1:02x}/0000:{number + 1:02x}:00.0"
-    _add_files(tree, device, {"vendor": "0x1002", "unique_id": f"{number + 0x1000:016x}", "product_name": gpu.model})
+    _add_files(tree, device, {"vendor": "0x1002", "unique_id": amd_unique_id(number), "product_name": gpu.model})
     folder = f"{device}/hwmon/hwmon{number}"
     limits = {"power1_cap_min": gpu.min_w, "power1_cap_max": gpu.max_w, "power1_cap_default": gpu.default_w}
     values = {name: round(limit_w * 1e6) for name, limit_w in limits.items()}

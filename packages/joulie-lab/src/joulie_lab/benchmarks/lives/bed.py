@@ -98,15 +98,15 @@ class Bed:
                 self.host.recall(limits, math.inf)
         return self.host
 
-    def cycle(self, cap: WantedCap) -> tuple[Outcome, Outcome]:
-        """One cycle of the agent, which is started if it does not run."""
+    def cycle(self, cap: WantedCap, gpu_cap: WantedCap | None = None) -> tuple[Outcome, Outcome]:
+        """One cycle of the agent, which is started if it does not run; GPUs have the same cap if none is given."""
         first = self.host is None
         host = self.host or self.start()
         host.observe_cpu(self.now_s)
         host.observe_gpu(self.now_s)
         if first and (seen := host.observation) is not None:
             hardware_of_host(seen, BUILTIN_CATALOGUE)
-        outcomes = host.enforce_cpu(cap, self.now_s), host.enforce_gpu(cap)
+        outcomes = host.enforce_cpu(cap, self.now_s), host.enforce_gpu(gpu_cap or cap)
         self.reported = dict(zip(("cpu", "gpu"), outcomes, strict=True))
         return outcomes
 

@@ -60,13 +60,13 @@ class Judge:
         """Note a violation."""
         self.violations.append(f"cycle {self._bed.faults.cycle}: {what}")
 
-    def check_cycle(self, cpu: Outcome, gpu: Outcome, cap: WantedCap) -> None:
-        """Check limits, power and outcomes after a cycle."""
+    def check_cycle(self, cpu: Outcome, gpu: Outcome, cap: WantedCap, gpu_cap: WantedCap) -> None:
+        """Check limits, power and outcomes after a cycle with a cap of the CPUs and one of the GPUs."""
         self._unreported = False
         self._check_limits()
         self._check_power()
         self._check_outcome("cpu", cpu, cap)
-        self._check_outcome("gpu", gpu, cap)
+        self._check_outcome("gpu", gpu, gpu_cap)
 
     def check_killed_cycle(self) -> None:
         """Check limits after a cycle in which the agent was killed."""
@@ -147,6 +147,8 @@ class Judge:
                 most_w = _gpu_cap_w(name, cap, self._spec) if kind == "gpu" else _cpu_cap_w(cap, self._spec)
                 if limit_w > most_w + _TOLERANCE_W:
                     self.fail(f"{kind} cap is reported as applied by {outcome.backend}, but {name} is {limit_w:g} W")
+                elif kind == "gpu" and not self._lost and limit_w < min(most_w, self._originals[name]) - _TOLERANCE_W:
+                    self.fail(f"{name} is {limit_w:g} W, lower than anybody asks for")
 
 
 def _written(name: str) -> bool:
@@ -160,11 +162,13 @@ def _is_of(kind: str, name: str) -> bool:
 
 def _gpu_cap_w(name: str, cap: WantedCap, spec: Spec) -> float:
     """The most that a GPU may be limited to under a cap, W."""
-    gpu = spec.gpu_kinds[int(name.removeprefix("gpu "))]
+    number = int(name.removeprefix("gpu "))
+    gpu = spec.gpu_kinds[number]
     wanted_w = cap.cap_w if cap.cap_w is not None else (cap.percent or 100.0) / 100.0 * gpu.default_w
+    own_w = dict(cap.by_device).get(spec.gpu_ids[number], wanted_w)
     known = BUILTIN_CATALOGUE.gpu(gpu.model).model
     min_w = gpu.min_w or (known.cap_range.min_w if known else 0.0)
-    return min(max(wanted_w, min_w), gpu.max_w)
+    return min(max(min(own_w, wanted_w), min_w), gpu.max_w)
 
 
 def _cpu_cap_w(cap: WantedCap, spec: Spec) -> float:

@@ -57,6 +57,15 @@ def draw_cap(rng: random.Random, spec: Spec) -> WantedCap:
     return WantedCap(percent=rng.choice((40.0, 60.0, 60.0, 80.0, 95.0)))
 
 
+def draw_job_limits(rng: random.Random, spec: Spec) -> tuple[tuple[str, float], ...]:
+    """Limits of the jobs on some of the GPUs, W, as `WantedCap.by_device` has them; some are out of a GPU's range."""
+    return tuple(
+        (gpu, float(round(kind.max_w * rng.uniform(0.2, 1.1))))
+        for gpu, kind in zip(spec.gpu_ids, spec.gpu_kinds, strict=True)
+        if rng.random() < 0.6
+    )
+
+
 def administer(machine: Machine, rng: random.Random) -> None:
     """Limits that an administrator has lowered, on half of the machines, on each device or on some."""
     if rng.random() < 0.5:

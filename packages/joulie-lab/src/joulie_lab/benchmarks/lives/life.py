@@ -1,9 +1,9 @@
 """Lives of the agent on modelled machines, with faults, in virtual time; a life is a seed.
 
-Each life takes one machine through discovery, metering, caps, lifts, kills and restarts, and ends with caps lifted. Up
-to three faults hit single accesses or a few in a row: errors, garbage, short or stale reads, refused or ignored writes,
-limits that cannot be saved, lost or corrupt saved limits, reboots, kills between any two accesses, pauses in which
-counters wrap. What is checked, against the machine's own state:
+Each life takes one machine through discovery, metering, caps, limits of the jobs on single GPUs, lifts, kills and
+restarts, and ends with caps lifted. Up to three faults hit single accesses or a few in a row: errors, garbage, short
+or stale reads, refused or ignored writes, limits that cannot be saved, lost or corrupt saved limits, reboots, kills
+between any two accesses, pauses in which counters wrap. What is checked, against the machine's own state:
 
 - no limit is ever above the one that an administrator or the firmware had set; where the saved limits were lost, not
   above the device's default;
@@ -11,14 +11,14 @@ counters wrap. What is checked, against the machine's own state:
   whose original nobody knows may stay, if the agent reports an error: such lives are counted. So are those in which
   they were lost before any report of the cap, since that is an administrator's limit for all one can tell;
 - power that is reported is the power that was drawn: neither zero nor a part for what could not be read;
-- a cap reported as applied holds on every device; limits reported as restored are.
+- a cap reported as applied holds on every device, and a job's limit on its GPU alone; limits reported as restored are.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from joulie.domain.actuation import WantedCap
@@ -30,6 +30,7 @@ from joulie_lab.benchmarks.lives.draws import (
     administer,
     draw_cap,
     draw_faults,
+    draw_job_limits,
     draw_load,
 )
 from joulie_lab.benchmarks.lives.faults import Faults, Killed
@@ -69,7 +70,8 @@ def run_life(machine: str, seed: str, folder: Path) -> Life:
         folder: folder for the saved limits; a fast one.
     """
     for attempt in range(100):
-        life = _Run(machine, random.Random(f"{machine} {seed} {attempt}"), folder).run()  # noqa: S311
+        rng, jobs = (random.Random(f"{machine} {seed} {attempt}{of}") for of in ("", " jobs"))  # noqa: S311
+        life = _Run(machine, rng, jobs, folder).run()
         if life.faults or life.violations:
             return life
     raise RuntimeError(f"no fault came up on {machine} with seed {seed}")
@@ -78,8 +80,9 @@ def run_life(machine: str, seed: str, folder: Path) -> Life:
 class _Run:
     """A life while it lasts."""
 
-    def __init__(self, machine: str, rng: random.Random, folder: Path) -> None:
+    def __init__(self, machine: str, rng: random.Random, jobs: random.Random, folder: Path) -> None:
         self._rng = rng
+        self._jobs = jobs
         self._spec = spec = small(MACHINES[machine])
         faults, self._between = draw_faults(machine, rng)
         self._bed = Bed(spec, draw_load(rng), Faults(faults), folder)
@@ -88,26 +91,28 @@ class _Run:
         self._caps = 0
 
     def run(self) -> Life:
-        cap = draw_cap(self._rng, self._spec)
+        cap, limits = draw_cap(self._rng, self._spec), draw_job_limits(self._jobs, self._spec)
         for cycle in range(CAPPED_CYCLES + _QUIET_CYCLES):
             self._bed.faults.start_cycle(cycle)
+            if self._jobs.random() < 0.3:
+                limits = draw_job_limits(self._jobs, self._spec)
             if cycle >= CAPPED_CYCLES:
-                cap = LIFTED
+                cap, limits = LIFTED, ()
             elif cycle and self._rng.random() < 0.3:
                 cap = LIFTED if self._rng.random() < 0.5 and self._caps else draw_cap(self._rng, self._spec)
             for kind in self._between.get(cycle, ()):
                 self._strike(kind)
             self._caps += not cap.lifted
-            self._cycle(cap)
+            self._cycle(cap, replace(cap, by_device=limits))
             self._pass_time(CYCLE_S)
         judge, met = self._judge, self._bed.faults.met
         judge.check_end()
         return Life(self._spec.name, self._caps, met, judge.violations, judge.unknown, judge.unnoticed)
 
-    def _cycle(self, cap: WantedCap) -> None:
+    def _cycle(self, cap: WantedCap, gpu_cap: WantedCap) -> None:
         bed, judge = self._bed, self._judge
         try:
-            cpu, gpu = bed.cycle(cap)
+            cpu, gpu = bed.cycle(cap, gpu_cap)
         except Killed:
             bed.host = None
             judge.check_killed_cycle()
@@ -116,7 +121,7 @@ class _Run:
             judge.fail(f"raised {type(error).__name__}: {error}")
             bed.host = None
             return
-        judge.check_cycle(cpu, gpu, cap)
+        judge.check_cycle(cpu, gpu, cap, gpu_cap)
 
     def _strike(self, kind: str) -> None:
         """A fault between two cycles."""
