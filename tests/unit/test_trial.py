@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulie.domain.trial.draw import TrialNode, draw
@@ -94,10 +94,10 @@ def test_arms_follow_the_clock() -> None:
     ],
 )
 def test_a_trial_that_cannot_be_drawn_is_refused(change: Mapping[str, object], why: str) -> None:
-    settings: dict[str, object] = {"nodes": NODES, "pairs": 12, "washout_s": 0.0} | dict(change)
-    nodes = settings.pop("nodes")
+    choice: dict[str, object] = {"nodes": NODES, "pairs": 12, "washout_s": 0.0} | dict(change)
+    nodes = choice.pop("nodes")
     with pytest.raises(InvalidQuantityError, match=why):
-        draw(nodes, start_s=0.0, seed=1, **settings)  # type: ignore[arg-type]
+        draw(nodes, start_s=0.0, seed=1, **choice)  # type: ignore[arg-type]
 
 
 @given(ratio=st.floats(0.7, 1.3), half_factor=st.floats(0.5, 2.0), seed=st.integers(0, 1000))
@@ -109,6 +109,43 @@ def test_a_constant_ratio_is_found_whatever_hours_and_halves_are_like(
     assert result.saving is not None
     assert result.saving.saved == pytest.approx(1.0 - ratio, abs=1e-9)
     assert result.saving.pairs == 12
+
+
+@given(
+    ratio=st.floats(0.85, 1.1),
+    spilt=st.floats(0.0, 0.05),
+    base=st.floats(0.1, 0.6),
+    half_factor=st.floats(0.9, 1.1),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=25)
+def test_at_equal_work_it_does_not_matter_that_pods_went_to_the_other_half(
+    ratio: float, spilt: float, base: float, half_factor: float, seed: int
+) -> None:
+    protocol, rng = _draw(seed), np.random.default_rng(seed)
+    measured = []
+    for block in protocol.blocks():
+        hour = rng.uniform(0.95, 1.05)
+        for node, arm in protocol.arms_at(block.start_s).items():
+            treated = arm is Arm.TREATMENT
+            work = 10.0 * hour * (1.0 - spilt if treated else 1.0 + spilt)
+            factor = half_factor if node in protocol.first_half else 1.0
+            energy_j = factor * (base * 10.0 + (1.0 - base) * work) * (ratio if treated else 1.0)
+            measured.append(NodeBlock(node, block.index, energy_j, {"team": work}))
+    result = evaluate(protocol, measured, {"team": 1.0})
+    assert result.saving is not None
+    assert result.equal_work is not None
+    assert result.elasticity == pytest.approx(1.0 - base, abs=0.08)
+    assert result.equal_work.saved == pytest.approx(1.0 - ratio, abs=0.01)
+    # Per work, the base is divided by less work on the one side and by more on the other.
+    assert math.log((1.0 - result.saving.saved) / ratio) == pytest.approx(2.0 * spilt * base, abs=0.005)
+
+
+def test_without_a_difference_in_work_nothing_is_said_at_equal_work() -> None:
+    protocol = _draw()
+    result = evaluate(protocol, _measured(protocol, 0.9), {"team": 100.0})
+    assert (result.elasticity, result.equal_work) == (None, None)
+    assert evaluate(protocol, [], {"team": 100.0}).equal_work is None
 
 
 def test_whole_blocks_are_told_apart() -> None:

@@ -9,9 +9,10 @@ disturbs a trial are put on top, so that the truth is known.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -63,17 +64,31 @@ class Coverage(Figures, frozen=True):
 
 
 class TrialsResult(Figures, frozen=True):
-    """Coverage by setting; the same of native runs by effect; how much a pair varies there and in the process."""
+    """Coverage by setting; the same of native runs by effect; how much a pair varies there and in the process.
+
+    Each also of the saving at equal work.
+    """
 
     settings: Mapping[str, Coverage]
+    settings_equal_work: Mapping[str, Coverage]
     native: Mapping[str, Coverage]
+    native_equal_work: Mapping[str, Coverage]
     native_deviation: float
     process_deviation: float
 
     @property
     def false_savings_pct(self) -> float:
         """Largest share of trials without an effect whose lower bound is above zero, %."""
-        return max(one.above_zero_pct for name, one in self.settings.items() if name.startswith(f"{0:.0%}"))
+        return _false_savings_pct(self.settings)
+
+    @property
+    def false_savings_at_equal_work_pct(self) -> float:
+        """The same of the saving at equal work, %."""
+        return _false_savings_pct(self.settings_equal_work)
+
+
+def _false_savings_pct(found: Mapping[str, Coverage]) -> float:
+    return max(one.above_zero_pct for name, one in found.items() if name.startswith(f"{0:.0%}"))
 
 
 # ---- native runs
@@ -321,15 +336,23 @@ def settings() -> Mapping[str, tuple[float, Sequence[Disturb]]]:
     return known | {f"0%, {name}": (0.0, (one,)) for name, one in DISTURBANCES.items()}
 
 
-def process_trials(
-    process: Process, effect: float, disturbances: Sequence[Disturb], trials: int, seed: int
-) -> Coverage:
+def process_trials(process: Process, effect: float, disturbances: Sequence[Disturb], trials: int, seed: int) -> Judged:
     """Coverage of trials drawn from the process."""
-    found = []
-    for number in range(trials):
-        blocks = played(process, disturbances, np.random.default_rng([seed, number]))
-        found.append(blocks.trial(drawn(blocks, number), effect).saving)
-    return coverage(found, effect)
+    runs = (played(process, disturbances, np.random.default_rng([seed, number])) for number in range(trials))
+    return judged(runs, effect)
+
+
+class Judged(NamedTuple):
+    """Coverage of the saving per work, and of that at equal work."""
+
+    per_work: Coverage
+    at_equal_work: Coverage
+
+
+def judged(runs: Iterable[Blocks], effect: float) -> Judged:
+    """Coverage of a trial over each run, with an effect put on it."""
+    found = [run.trial(drawn(run, number), effect) for number, run in enumerate(runs)]
+    return Judged(coverage([one.saving for one in found], effect), coverage([one.equal_work for one in found], effect))
 
 
 def coverage(savings: Sequence[Saving | None], effect: float) -> Coverage:

@@ -17,10 +17,9 @@ from joulie_lab.benchmarks.trials import (
     SMALL,
     Coverage,
     TrialsResult,
-    coverage,
     deviation,
-    drawn,
     fitted,
+    judged,
     native_blocks,
     played,
     process_trials,
@@ -39,7 +38,9 @@ def tables(result: TrialsResult) -> Iterator[Table]:
     """Coverage by setting, and of native runs."""
     heads = ("", "trials", "interval holds the truth, %", "lower bound above 0, %", "half the interval, points")
     yield Table("Process", heads, _rows(result.settings))
+    yield Table("Process, at equal work", heads, _rows(result.settings_equal_work))
     yield Table("Native runs", heads, _rows(result.native))
+    yield Table("Native runs, at equal work", heads, _rows(result.native_equal_work))
     yield Table(
         "Variation",
         ("standard deviation of a pair", ""),
@@ -83,15 +84,17 @@ def trials(*, small: bool) -> TrialsResult:
     process = fitted([native_blocks(plan.nodes, _FITTED_SEED + number) for number in range(plan.fitted)])
     tell(f"{plan.native} native runs to judge by")
     runs = [native_blocks(plan.nodes, _JUDGED_SEED + number) for number in range(plan.native)]
-    native = {
-        f"{effect:.0%}": coverage(
-            [run.trial(drawn(run, number), effect).saving for number, run in enumerate(runs)], effect
-        )
-        for effect in EFFECTS
-    }
+    native = {f"{effect:.0%}": judged(runs, effect) for effect in EFFECTS}
     found = {}
     for name, (effect, disturbances) in settings().items():
         tell(f"{plan.trials} trials: {name}")
         found[name] = process_trials(process, effect, disturbances, plan.trials, _TRIALS_SEED)
     alike = [played(process, (), np.random.default_rng([_TRIALS_SEED, number])) for number in range(10 * plan.native)]
-    return TrialsResult(found, native, deviation(runs), deviation(alike))
+    return TrialsResult(
+        {name: one.per_work for name, one in found.items()},
+        {name: one.at_equal_work for name, one in found.items()},
+        {name: one.per_work for name, one in native.items()},
+        {name: one.at_equal_work for name, one in native.items()},
+        deviation(runs),
+        deviation(alike),
+    )

@@ -38,6 +38,11 @@ class TrialReport:
         return None if self.refused else self.result.saving
 
     @property
+    def equal_work(self) -> Saving | None:
+        """The saving at equal work; None if none is given."""
+        return None if self.refused else self.result.equal_work
+
+    @property
     def headline(self) -> str:
         """What came out, in a sentence."""
         if self.saving is None:
@@ -56,9 +61,22 @@ class TrialReport:
             " pods are slowed by s, the saving is too large by at most this share times s.",
             f"{self.measured.enforced:.1%} of the work was done on enforced nodes: far from half means that pods moved"
             " between the halves.",
+            *self._spill_over,
             f"{silent} of {len(self.measured.blocks)} node-blocks had a silent meter and count in neither block of"
             f" their pair; {left_out} nodes had no partner.",
             f"{self.measured.uncounted_owners} workloads completed pods under one arm only and count as no work.",
+        ]
+
+    @property
+    def _spill_over(self) -> Sequence[str]:
+        """The saving at equal work, and when it is the one to go by."""
+        if self.equal_work is None or self.result.elasticity is None:
+            return []
+        return [
+            f"At equal work of both halves: {saving_words(self.equal_work, 'energy')}. Go by this where nodes have room"
+            " and pods that one half does not take go to the other; go by the energy per work where nodes are always"
+            " full. 1 % more work takes"
+            f" {self.result.elasticity:.2f} % more energy on observed nodes.",
         ]
 
     def document(self) -> dict[str, object]:
@@ -69,6 +87,8 @@ class TrialReport:
             "howKnown": HOW_KNOWN,
             "headline": self.headline,
             "saving": _saving(self.saving),
+            "savingAtEqualWork": _saving(self.equal_work),
+            "elasticityOfEnergyToWork": self.result.elasticity,
             "allOrNone": None if self.refused else _saving(self.result.whole),
             "refused": self.refused or None,
             "protocol": {
@@ -125,10 +145,10 @@ def _refused(measured: Measured, result: TrialResult, max_both_arms: float) -> s
     return ""
 
 
-def saving_words(saving: Saving) -> str:
-    """A saving in words."""
+def saving_words(saving: Saving, of: str = "energy per work") -> str:
+    """A saving in words, and of what it is."""
     what = "saved" if saving.saved >= 0.0 else "cost"
-    said = f"enforcing {what} {abs(saving.saved):.1%} of the energy per work"
+    said = f"enforcing {what} {abs(saving.saved):.1%} of the {of}"
     if saving.low is None or saving.high is None:
         return f"{said}; {saving.pairs} pairs of blocks are too few for an interval"
     return f"{said}, 95 % interval {saving.low:.1%} to {saving.high:.1%}, {saving.pairs} pairs of blocks"
@@ -143,6 +163,7 @@ def _pair(one: Contrast) -> dict[str, object]:
         "pair": one.pair,
         "allOrNone": one.whole,
         "logRatio": one.log_ratio,
+        "logWork": one.log_work,
         "nodes": one.nodes,
         "leftOutBecause": one.why_not or None,
     }

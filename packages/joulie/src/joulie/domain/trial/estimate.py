@@ -7,6 +7,11 @@ same under the other order, so that each contrast, less the effect, might as wel
 that this test does not refuse are the interval (randomisation inference by test inversion). No distribution of loads
 or of meters is assumed, and a drift that is the same for both halves does not matter.
 
+Pods that one half would have got may go to the other: where treatment prolongs pods, a scheduler that spreads them
+gives treated nodes less work. Their base power is then divided by less work, and that of the others by more, though
+with all nodes treated nobody would take the work over. So the saving is also given at equal work: from each contrast
+the part is taken that follows from the difference in work, by how untreated nodes' energy grows with their work.
+
 For tests by changes of sign the bounds are order statistics of the means of subsets of the contrasts (J. A. Hartigan,
 "Using Subsample Values as Typical Values", Journal of the American Statistical Association 64, 1969). Studentising
 the statistic changes nothing here: the sum of squares is the same for all signs.
@@ -20,13 +25,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulie.domain.trial.protocol import WHOLE, Block, Protocol, Treated
+from joulie.domain.trial.protocol import WHOLE, Arm, Block, Protocol, Treated
 from joulie.domain.units import FloatArray, InvalidQuantityError
 
 CONFIDENCE = 0.95
 _ALL_SUBSETS_UP_TO = 14
 """Contrasts up to which all subsets are listed; above it they are sampled."""
 _SAMPLED_SUBSETS = 9_999
+_SAME_WORK = 1e-3
+"""Standard deviation of untreated nodes' work, as a share of the mean, up to which nothing follows from it."""
+
+_Measured = Mapping[str, tuple[float, float]]
+"""Energy, J, and weighted work of the nodes in a block."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,7 @@ class Contrast:
         pair: index of the pair.
         whole: whether all nodes or none were treated, not one half.
         log_ratio: logarithm of treated over untreated energy per unit of work; None if the pair is left out.
+        log_work: logarithm of treated over untreated work; None if the pair is left out.
         nodes: number of nodes measured in both blocks.
         why_not: why the pair is left out; empty otherwise.
     """
@@ -62,6 +73,7 @@ class Contrast:
     pair: int
     whole: bool
     log_ratio: float | None
+    log_work: float | None
     nodes: int
     why_not: str = ""
 
@@ -89,12 +101,17 @@ class TrialResult:
 
     Attributes:
         saving: what treating half of the nodes saved there; None if no pair counts.
-        whole: the same from pairs that treated all nodes or none, which have no other half to compare with.
+        equal_work: the same had both halves done the same work; None without an elasticity.
+        whole: the saving from pairs that treated all nodes or none, which have no other half to compare with.
+        elasticity: by how many per cent the energy of untreated nodes grows with 1 % more work, 0..1; None where their
+            work does not vary.
         contrasts: all pairs, in order.
     """
 
     saving: Saving | None
+    equal_work: Saving | None
     whole: Saving | None
+    elasticity: float | None
     contrasts: tuple[Contrast, ...]
 
 
@@ -124,11 +141,32 @@ def evaluate(protocol: Protocol, measured: Iterable[NodeBlock], joules_per_unit:
         for first, second in zip(blocks[::2], blocks[1::2], strict=True)
     )
     rng = np.random.default_rng(protocol.seed)
-    return TrialResult(
-        _saving([one for one in contrasts if not one.whole], rng),
-        _saving([one for one in contrasts if one.whole], rng),
-        contrasts,
-    )
+    halves = [one for one in contrasts if not one.whole]
+    saving = _saving(halves, rng)
+    whole = _saving([one for one in contrasts if one.whole], rng)
+    elasticity = _elasticity(protocol, by_block)
+    equal_work = None if elasticity is None else _saving(halves, rng, work_weight=1.0 - elasticity)
+    return TrialResult(saving, equal_work, whole, elasticity, contrasts)
+
+
+def _elasticity(protocol: Protocol, by_block: Mapping[int, _Measured]) -> float | None:
+    """Elasticity of untreated nodes' energy to their work, each against its own mean: hardware does not matter."""
+    untreated: dict[str, list[tuple[float, float]]] = {}
+    for block in protocol.blocks():
+        arms_of = protocol.arms_at(block.start_s)
+        for node, measured in by_block.get(block.index, {}).items():
+            if arms_of.get(node) is Arm.CONTROL:
+                untreated.setdefault(node, []).append(measured)
+    if not untreated:
+        return None
+    own = [np.array(one) for one in untreated.values()]
+    energy_j, useful_j = np.concatenate([one - one.mean(axis=0) for one in own]).T
+    spread = float(useful_j @ useful_j)
+    mean_j, mean_useful_j = (float(mean) for mean in np.concatenate(own).mean(axis=0))
+    if spread <= _SAME_WORK**2 * len(useful_j) * mean_useful_j**2 or mean_j <= 0.0:
+        return None
+    per_work = float(useful_j @ energy_j) / spread
+    return min(max(per_work * mean_useful_j / mean_j, 0.0), 1.0)
 
 
 def _useful_j(work: Mapping[str, float], joules_per_unit: Mapping[str, float]) -> float:
@@ -145,15 +183,12 @@ def _checked(quantity: str, value: float) -> float:
     return value
 
 
-_Measured = Mapping[str, tuple[float, float]]
-
-
 def _contrast(
     protocol: Protocol, first: Block, second: Block, in_first: _Measured | None, in_second: _Measured | None
 ) -> Contrast:
     whole = first.treated in WHOLE
     if in_first is None or in_second is None:
-        return Contrast(first.pair, whole, None, 0, "not measured in both blocks")
+        return Contrast(first.pair, whole, None, None, 0, "not measured in both blocks")
     both = in_first.keys() & in_second.keys()
     halves = (
         [set(protocol.first_half) | set(protocol.second_half)]
@@ -162,24 +197,30 @@ def _contrast(
     )
     groups = [sorted(half & both) for half in halves]
     nodes = sum(len(group) for group in groups)
-    logs = [[_log_energy_per_work(block, group) for block in (in_first, in_second)] for group in groups]
-    if any(value is None for pair in logs for value in pair):
-        return Contrast(first.pair, whole, None, nodes, "a half without measured energy or work")
-    changes = [float(before or 0.0) - float(after or 0.0) for before, after in logs]
-    # Of the first half (or of all nodes): its first block less its second. The second half does the opposite.
-    change = changes[0] if whole else (changes[0] - changes[1]) / 2.0
-    treated_first = first.treated in (Treated.FIRST_HALF, Treated.ALL)
-    return Contrast(first.pair, whole, change if treated_first else -change, nodes)
+    sums = np.array([[_sums(block, group) for block in (in_first, in_second)] for group in groups])
+    if not (sums > 0.0).all():
+        return Contrast(first.pair, whole, None, None, nodes, "a half without measured energy or work")
+    # Of each half (or of all nodes): logarithms of energy and work, the first block less the second.
+    changes = np.log(sums[:, 0]) - np.log(sums[:, 1])
+    # The second half does the opposite.
+    log_energy, log_work = (changes[0] if whole else (changes[0] - changes[1]) / 2.0).tolist()
+    sign = 1.0 if first.treated in (Treated.FIRST_HALF, Treated.ALL) else -1.0
+    return Contrast(first.pair, whole, sign * (log_energy - log_work), sign * log_work, nodes)
 
 
-def _log_energy_per_work(block: _Measured, nodes: Sequence[str]) -> float | None:
-    energy_j = math.fsum(block[node][0] for node in nodes)
-    useful_j = math.fsum(block[node][1] for node in nodes)
-    return math.log(energy_j / useful_j) if energy_j > 0.0 and useful_j > 0.0 else None
+def _sums(block: _Measured, nodes: Sequence[str]) -> tuple[float, float]:
+    return math.fsum(block[node][0] for node in nodes), math.fsum(block[node][1] for node in nodes)
 
 
-def _saving(contrasts: Sequence[Contrast], rng: np.random.Generator) -> Saving | None:
-    logs = np.array([one.log_ratio for one in contrasts if one.log_ratio is not None])
+def _saving(contrasts: Sequence[Contrast], rng: np.random.Generator, work_weight: float = 0.0) -> Saving | None:
+    """The saving by energy per work, with so much of the difference in work added to each contrast."""
+    logs = np.array(
+        [
+            one.log_ratio + work_weight * one.log_work
+            for one in contrasts
+            if one.log_ratio is not None and one.log_work is not None
+        ]
+    )
     if logs.size == 0:
         return None
     bounds = interval(logs, rng)
