@@ -5,7 +5,8 @@
 The operator's caches list the cluster over HTTP from the fake API server, which runs in a process of its own, so that
 the memory measured is the operator's alone. A step decides from a snapshot and compares the decision with what is
 stored about each node. In a calm one power varies by 0.1 % and nothing has to be written; in a busy one the power of
-every node jumps, and every NodeTwin was written since the step before. Every node is under a power budget. Times of a
+every node jumps, and every NodeTwin was written since the step before; what the watch's news of those writes costs,
+between the steps, is measured on its own. Every node is under a power budget. Times of a
 step are CPU time of its one thread, which a busy machine blurs little. Prints one JSON object a size; exits with 1 if a
 target is missed.
 """
@@ -53,8 +54,6 @@ from joulie_lab.fakes.kubernetes.cluster import FakeCluster
 
 TARGET_NODES = 10_000
 TARGET_STEP_S = 0.300
-TARGET_BUSY_STEP_S = 0.600
-"""Not yet the 300 ms that a step should take: whole NodeTwins are compared again after each was written."""
 TARGET_MEMORY_MB = 300.0
 BUDGETS = 500
 TARGET_BUDGETS_S = 0.300
@@ -188,13 +187,15 @@ class Operator:
         snapshot = replace(self.view.snapshot(self.memory, readings, Facility(), self.now_s), ceilings=self.ceilings)
         decision = decide(snapshot, self.memory, self.settings.control, self.policy)
         decided_s = time.thread_time()
+        self.publisher.adopt(decision)
         needs = [self.publisher.needs(decision, first) for first in range(0, len(nodes), NODES_PER_YIELD)]
         compared_s = time.thread_time()
         self.memory = decision.memory
         return decision, decided_s - began_s, compared_s - decided_s, sum(map(len, needs))
 
-    def stored(self, decision: Decision) -> None:
-        """Show the decision as written, as the watch would."""
+    def stored(self, decision: Decision) -> float:
+        """Show the decision as written, as the watch would: CPU time of its listeners and caches, s."""
+        heard_s = 0.0
         for index, node in enumerate(decision.nodes):
             name = node.node.name
             facts = self.view.node(name)
@@ -208,6 +209,7 @@ class Operator:
                 spec=wanted.spec,
                 status=with_timestamps(wanted.status, None, self.now_s),
             )
+            began_s = time.thread_time()
             # What the watch does with an object that it was sent.
             self.view.caches[NODE_TWINS.plural]._put(Key("", name), written)
             labels = dict(facts.labels)
@@ -217,6 +219,8 @@ class Operator:
                 facts, labels=labels, profile_label=wanted.profile_label, draining_label=wanted.draining_label
             )
             self.view.caches[NODES.plural].update(Key("", name), seen)
+            heard_s += time.thread_time() - began_s
+        return heard_s
 
 
 def spread(name: str, times_s: Sequence[float]) -> dict[str, float]:
@@ -245,7 +249,7 @@ async def measure(kubeconfig: Path, nodes: int, pods: int, steps: int) -> dict[s
             operator.now_s += 60.0
             operator.stored(operator.step(usual_w)[0])
         spare_what_lives_long()
-        calm, busy = [], []
+        calm, busy, heard_s = [], [], []
         for _ in range(steps):
             _, *times, written = operator.step(usual_w * rng.uniform(0.999, 1.001, nodes))
             assert written == 0, f"{written} nodes to write in a calm step"
@@ -254,7 +258,7 @@ async def measure(kubeconfig: Path, nodes: int, pods: int, steps: int) -> dict[s
             decision, *times, written = operator.step(rng.uniform(200, 700, nodes))
             assert written > 0.9 * nodes, f"only {written} nodes to write in a busy step"
             busy.append(times)
-            operator.stored(decision)
+            heard_s.append(operator.stored(decision))
     resident = resident_mb()
     return {
         "nodes": nodes,
@@ -266,6 +270,7 @@ async def measure(kubeconfig: Path, nodes: int, pods: int, steps: int) -> dict[s
         **spread("busy_decide", [decide_s for decide_s, _ in busy]),
         **spread("busy_compare", [compare_s for _, compare_s in busy]),
         **spread("busy_step", [sum(times) for times in busy]),
+        **spread("busy_watch", heard_s),
         "budgets": BUDGETS,
         "budgets_median_ms": round(budgets_s(nodes, steps) * 1e3, 1),
         "resident_mb": round(resident, 1),
@@ -301,7 +306,7 @@ def main(sizes: tuple[int, ...], pods_per_node: int, steps: int) -> None:
         print(json.dumps(result), flush=True)
         if nodes <= TARGET_NODES:
             missed |= result["calm_step_median_ms"] > TARGET_STEP_S * 1e3
-            missed |= result["busy_step_median_ms"] > TARGET_BUSY_STEP_S * 1e3
+            missed |= result["busy_step_median_ms"] > TARGET_STEP_S * 1e3
             missed |= result["resident_mb"] > TARGET_MEMORY_MB
             missed |= result["budgets_median_ms"] > TARGET_BUDGETS_S * 1e3
     sys.exit(1 if missed else 0)

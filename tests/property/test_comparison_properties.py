@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from joulie.adapters.kubernetes.api.meta import ObjectMeta, OwnerReference
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin, RescheduleRecommendation, WorkloadReference
 from joulie.apps.operator.comparison import Comparison, Stored, need_of
-from joulie.apps.operator.desired import Grounds, desired_node, with_timestamps
+from joulie.apps.operator.desired import Grounds, desired_node, desired_words, with_timestamps
 from joulie.apps.operator.facts import NodeFacts
 from joulie.apps.operator.rescheduler.advice import NO_ADVICE, Advice
 from joulie.domain.capping.node_limits import PowerCeiling
@@ -66,8 +66,8 @@ def edited(stored, edit, name, wanted, now_s):
 
 
 @settings(max_examples=100)
-@given(st.lists(MOMENTS, min_size=2, max_size=8), st.integers(0, 3))
-def test_what_has_to_be_written_is_that_of_a_comparison_made_anew(moments, cut):
+@given(st.lists(MOMENTS, min_size=2, max_size=8), st.integers(0, 3), st.sets(st.sampled_from(NAMES)))
+def test_what_has_to_be_written_is_that_of_a_comparison_made_anew(moments, cut, told):
     policy, memory, comparison, now_s = POLICIES["static_partition"](PolicySettings()), Memory(), Comparison(), 1e9
     stored = {name: Stored(NodeFacts("uid", True, True, None, None, {}, {}), None) for name in NAMES}
     for passed_s, blocking, power_w, advice, ceilings, edits in moments:
@@ -90,3 +90,7 @@ def test_what_has_to_be_written_is_that_of_a_comparison_made_anew(moments, cut):
             assert [need for _, need in kept] == anew
             for name, one in zip(NAMES, wanted, strict=True):
                 stored[name] = edited(stored[name], edits.get(name), name, one, now_s)
+            # What the watch tells of is compared when it comes in.
+            for index in (index for index, name in enumerate(NAMES) if name in told):
+                words = comparison.wanted(grounds[index], stored[NAMES[index]])
+                assert words == desired_words(grounds[index])

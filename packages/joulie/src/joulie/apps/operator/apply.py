@@ -35,7 +35,6 @@ from joulie.apps.operator.desired import (
     DesiredNode,
     Grounds,
     desired_node,
-    desired_words,
     node_labels,
     released,
     spec_matches,
@@ -144,16 +143,10 @@ class Publisher:
 
     async def publish(self, decision: Decision) -> list[Problem]:
         """Apply a decision to the cluster. Returns the nodes whose writes failed; the next cycle retries them."""
-        node_names = tuple(node.node.name for node in decision.nodes)
-        self._decision = decision
-        if node_names != tuple(self._index):
-            self._index = {name: index for index, name in enumerate(node_names)}
-            self._twin_keys = {name: _twin_key(name) for name in node_names}
-        self._refreshes = self._refreshes.with_nodes(node_names, self._settings.twin_staleness_s / 2.0)
-        self._comparison.keep(self._index)
+        self.adopt(decision)
         jobs: list[_NodeJob] = []
         openings: list[str] = []
-        for first in range(0, len(node_names), NODES_PER_YIELD):
+        for first in range(0, len(decision.nodes), NODES_PER_YIELD):
             for wanted, need in self.needs(decision, first):
                 if need.labels and wanted.accepts_performance:
                     openings.append(wanted.node)
@@ -164,6 +157,16 @@ class Publisher:
         problems = await self._run(jobs)
         closed = {problem.node for problem in problems}
         return problems + await self._open([node for node in openings if node not in closed])
+
+    def adopt(self, decision: Decision) -> None:
+        """Compare what the watch tells of with this decision from now on, and refresh by it."""
+        node_names = tuple(node.node.name for node in decision.nodes)
+        self._decision = decision
+        if node_names != tuple(self._index):
+            self._index = {name: index for index, name in enumerate(node_names)}
+            self._twin_keys = {name: _twin_key(name) for name in node_names}
+        self._refreshes = self._refreshes.with_nodes(node_names, self._settings.twin_staleness_s / 2.0)
+        self._comparison.keep(self._index)
 
     def needs(self, decision: Decision, first: int) -> list[tuple[DesiredNode, Need]]:
         """What has to be written for the next `NODES_PER_YIELD` nodes of a decision, from index `first` on.
@@ -218,11 +221,11 @@ class Publisher:
         return desired_node(self._decision, index, *self._asked(node))
 
     def _words(self, node: str) -> DesiredNode | None:
-        """The desired state of a node, without its numbers."""
+        """The desired state of a node, without its numbers; it is compared with what is stored on the way."""
         index = self._index.get(node)
         if index is None or self._decision is None:
             return None
-        return desired_words(Grounds.of(self._decision, index, *self._asked(node)))
+        return self._comparison.wanted(Grounds.of(self._decision, index, *self._asked(node)), self._stored(node))
 
     def _asked(self, node: str) -> tuple[Advice, tuple[GpuLimit, ...], PowerCeiling | None]:
         """What others than the decision ask of a node."""

@@ -1,8 +1,9 @@
 """What has to be written: the decision about each node against what is stored about it.
 
 In a cycle nearly all nodes are as they were. So the desired state of a node is made again only when one of its grounds
-changed, and compared again only when it, its Node or its NodeTwin is another object than last time. Numbers, which
-change in every cycle, are compared for many nodes at once.
+changed, and compared again only when it, its Node or its NodeTwin is another object than last time: for a NodeTwin that
+is when the watch tells of it, so that a cycle after many writes does not compare them all. Numbers, which change in
+every cycle, are compared for many nodes at once.
 """
 
 from __future__ import annotations
@@ -138,6 +139,10 @@ class Comparison:
             (one.wanted, _with_age(one.need, one.stored.facts, close=near, late=one.updated_s <= overdue_s))
             for one, near in zip(compared, close, strict=True)
         ]
+
+    def wanted(self, grounds: Grounds, stored: Stored) -> DesiredNode:
+        """The desired state of a node, without numbers; its comparison with what is stored is kept for `needs`."""
+        return self._compared(grounds, stored).wanted
 
     def _compared(self, grounds: Grounds, stored: Stored) -> _Compared:
         name = grounds.node.node.name
