@@ -6,9 +6,8 @@ The operator's caches list the cluster over HTTP from the fake API server, which
 the memory measured is the operator's alone. A step decides from a snapshot and compares the decision with what is
 stored about each node. In a calm one power varies by 0.1 % and nothing has to be written; in a busy one the power of
 every node jumps, and every NodeTwin was written since the step before; what the watch's news of those writes costs,
-between the steps, is measured on its own. Every node is under a power budget. Times of a
-step are CPU time of its one thread, which a busy machine blurs little. Prints one JSON object a size; exits with 1 if a
-target is missed.
+between the steps, is measured on its own. Every node is under a power budget. Times of a step are CPU time of its one
+thread, which a busy machine blurs little. Prints one JSON object a size; exits with 1 if a target is missed.
 """
 
 from __future__ import annotations
