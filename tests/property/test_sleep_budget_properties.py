@@ -21,11 +21,11 @@ def racks(draw):
     asleep = draw(st.lists(st.booleans(), min_size=1, max_size=6))
     count = len(asleep)
     answers = draw(st.lists(st.booleans(), min_size=count, max_size=count))
-    watts = st.floats(100.0, 600.0 * count)
+    shares = st.floats(0.3, 1.1)
     covered = st.sets(st.integers(0, count - 1), min_size=1)
     budgets = [
-        Budget(f"budget-{index}", limit_w, np.array(sorted(nodes)))
-        for index, (limit_w, nodes) in enumerate(draw(st.lists(st.tuples(watts, covered), max_size=3)))
+        Budget(f"budget-{index}", share * FULL_W * len(nodes), np.array(sorted(nodes)))
+        for index, (share, nodes) in enumerate(draw(st.lists(st.tuples(shares, covered), max_size=3)))
     ]
     return asleep, answers, budgets, draw(st.integers(0, 6))
 
