@@ -670,6 +670,22 @@ def test_rounding_of_the_driver_is_no_drift(store: Store) -> None:
     assert frequencies.limits_hz["policy1"] == 3.2e9
 
 
+def test_a_cap_just_below_the_last_one_is_written_though_the_driver_rounded_that_up(store: Store) -> None:
+    class RoundingUp(Limiter):
+        extra_w = 1.0
+
+        def set_limit(self, device_id: str, limit_w: float) -> float:
+            return super().set_limit(device_id, limit_w + self.extra_w)
+
+    hsmp = RoundingUp("hsmp", a=200.0)
+    limits = writer(store, hsmp)
+    assert limits.cap(WantedCap(cap_w=122.0))[1] == {"a": 123.0}
+    limits.cap(WantedCap(cap_w=122.0))
+    assert hsmp.log == [("a", 123.0)], "what the driver rounded is no drift"
+    hsmp.extra_w = 0.0
+    assert limits.cap(WantedCap(cap_w=121.0))[1] == {"a": 121.0}
+
+
 def test_restarted_agent_goes_on_from_the_throttle_in_force(store: Store) -> None:
     frequencies = Frequencies()
     control(store, frequencies).enforce(ECO, facts(300.0), 0.0)

@@ -115,7 +115,7 @@ class BackendLimits:
             done.failed = dict.fromkeys(wanted, problem)
             return done
         read = {device.id: device.limit for device in found}
-        found = [self._unrounded(device) for device in found]
+        found = [self._unrounded(device, wanted.get(device.id)) for device in found]
         yielded = self._look(read, wanted)
         wanted = {device: limit for device, limit in wanted.items() if device not in yielded}
         plan = plan_cap(found, wanted, self._originals.resolve(self.name, found, self._same), self._same)
@@ -260,9 +260,14 @@ class BackendLimits:
         record, limit = self._originals.for_backend(self.name).get(device), read.get(device)
         return bool(record and record.original and limit and self._same(limit, record.original))
 
-    def _unrounded(self, device: FoundLimit) -> FoundLimit:
-        """The device with the limit that was written in place of that to which its driver rounded it."""
+    def _unrounded(self, device: FoundLimit, wanted: float | None) -> FoundLimit:
+        """The device with the limit that was written in place of that to which its driver rounded it.
+
+        Only where the same limit is wanted still: another one close to it may be rounded otherwise.
+        """
         written, rounded = self._rounded.get(device.id, (None, None))
-        if written is None or rounded is None or device.limit is None or not self._same(device.limit, rounded):
+        if written is None or written != wanted or rounded is None or device.limit is None:
+            return device
+        if not self._same(device.limit, rounded):
             return device
         return FoundLimit(device.id, written, device.default, device.candidates)
