@@ -491,6 +491,22 @@ def test_h5_limit_below_a_floor_that_was_not_known_when_it_was_written_is_lifted
     assert amdgpu.limits_w == {"a": 750.0}
 
 
+def test_h5_limit_of_a_gpu_whose_floor_is_not_known_now_is_not_its_owners(store: Store) -> None:
+    """The model, garbled after the record was lost, hides that a cap of 311 W was raised to 350 W."""
+    amdgpu = Limiter("amdgpu", a=350.0)
+    floor_w = 0.0
+
+    def seen(devices: Sequence[PowerDevice]) -> list[LimitedDevice]:
+        return [LimitedDevice(one.id, one.limit_w, CapRange(floor_w, 750.0, 750.0), clips=True) for one in devices]
+
+    cap = WantedCap(cap_w=311.0)
+    limits = after_loss_of_all(store, amdgpu, ReportedLimits("amdgpu", cap, complete=True), seen)
+    assert "original is not known" in limits.cap(cap)[0].message
+    floor_w = 350.0
+    assert LimitWriter([amdgpu], OriginalLimits(store), seen).lift().message.startswith("restored")
+    assert amdgpu.limits_w == {"a": 750.0}
+
+
 def hsmp_clipped(store: Store, hsmp: Limiter, *, kexec: bool) -> Outcome:
     """Lift caps of 168 W saved in an earlier boot, from devices that state a maximum, but no minimum."""
     records = {f"hsmp/{name}": LimitRecord(280.0, (168.0,)) for name in hsmp.limits_w}

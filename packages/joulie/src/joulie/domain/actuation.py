@@ -241,7 +241,8 @@ def wanted_limits(
         caps = (cap, earlier) if earlier else (cap,)
         asked_w = (one.of_device(seen) for one in caps for seen in _as_seen(device))
         candidates = tuple(limit_w for limit_w in (*asked_w, *earlier_limits_w) if limit_w is not None)
-        found.append(FoundLimit(device.id, usable_limit(device.limit_w), default_w, candidates, device.clips))
+        limit_w, floor_known = usable_limit(device.limit_w), not device.limits or device.limits.min_w > 0.0
+        found.append(FoundLimit(device.id, limit_w, default_w, candidates, device.clips, floor_known))
         if target_w is not None:
             wanted[device.id] = target_w
         elif cap.asks_of(device.id):

@@ -58,6 +58,7 @@ class FoundLimit:
         default: limit of the device without any cap; None where nobody states one.
         candidates: limits that Joulie may have written to it, by the caps that are asked for now.
         clips: whether it may put another limit in force than the one written: it states no smallest one.
+        floor_known: whether its smallest limit is known at all: a process that knew it may have raised a limit to it.
     """
 
     id: str
@@ -65,6 +66,7 @@ class FoundLimit:
     default: float | None = None
     candidates: Collection[float] = field(default=())
     clips: bool = False
+    floor_known: bool = True
 
 
 def recovered_record(

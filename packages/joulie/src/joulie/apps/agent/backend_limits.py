@@ -270,4 +270,4 @@ class BackendLimits:
             return device
         if not self._same(device.limit, rounded):
             return device
-        return FoundLimit(device.id, written, device.default, device.candidates)
+        return replace(device, limit=written)

@@ -219,7 +219,8 @@ class OriginalLimits:
                 self._resolve_unknown(key, record, device, same)
         elif key not in self._known and self._may_be_lost(key, backend):
             earlier, reported = self._earlier.pop(key, None), self._reported.get(backend)
-            doubtful = earlier is None and reported is not None and not reported.complete
+            complete = reported is None or (reported.complete and device.floor_known)
+            doubtful = earlier is None and not complete
             if found := recovered_record(device, earlier, same, reported=doubtful, kexec=self._kexec):
                 self._recover(key, found)
             else:
