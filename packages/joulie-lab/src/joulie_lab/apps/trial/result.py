@@ -69,13 +69,13 @@ class TrialReport:
 
     @property
     def _spill_over(self) -> Sequence[str]:
-        """The saving at equal work, and when it is the one to go by."""
+        """The saving at equal work, and what it says of the truth."""
         if self.equal_work is None or self.result.elasticity is None:
             return []
         return [
-            f"At equal work of both halves: {saving_words(self.equal_work, 'energy')}. Go by this where nodes have room"
-            " and pods that one half does not take go to the other; go by the energy per work where nodes are always"
-            " full. 1 % more work takes"
+            f"At equal work of both halves: {saving_words(self.equal_work, 'energy')}. Where nodes have room and pods"
+            " that one half does not take go to the other, the truth lies between this and the energy per work; where"
+            " nodes are always full, go by the energy per work. 1 % more work takes"
             f" {self.result.elasticity:.2f} % more energy on observed nodes.",
         ]
 
