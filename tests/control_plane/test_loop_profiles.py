@@ -1,7 +1,7 @@
 """What profiles change in the whole loop: where kube-scheduler puts pods, what holds a drain, and what is evicted."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from support.loop import (
     Json,
     Loop,
     Program,
+    Seen,
     State,
     kubectl_joulie,
     node,
@@ -103,6 +104,16 @@ def profile(loop: Loop, name: str) -> Json:
     """Status of the WorkloadProfile of a Deployment."""
     found = loop.get(f"{PROFILES}/deployment-{name}") or {}
     return dict(found.get("status", {}))
+
+
+def profile_of(name: str, deployment: str) -> Json:
+    """A WorkloadProfile that somebody writes for a Deployment."""
+    return {
+        "apiVersion": "joulie.io/v1alpha1",
+        "kind": "WorkloadProfile",
+        "metadata": {"name": name},
+        "spec": {"workloadRef": {"kind": "Deployment", "namespace": "default", "name": deployment}},
+    }
 
 
 def scores(loop: Loop, wanted: Json) -> dict[str, Json]:
@@ -211,6 +222,8 @@ def test_an_unannotated_workload_is_classified_and_from_then_on_steered(loop: Lo
             }
         ],
     )
+    loop.plane.request("POST", PROFILES, profile_of("nobody", "nobody"))
+    recordings = {kind: loop.record(kind) for kind in ("pods", "workloadprofiles")}
     loop.plane.request("POST", DEPLOYMENTS, solver)
     first = await_running(loop, "solver", 2)
     assert set(first.values()) == {"cpu-capped"}
@@ -224,6 +237,16 @@ def test_an_unannotated_workload_is_classified_and_from_then_on_steered(loop: Lo
         return bool(status["criticality"] == {"class": "standard"})
 
     wait_for(measured, PATIENCE_S, "it is measured")
+
+    def in_order() -> bool:
+        placed = [_first(recordings["pods"].seen(name), lambda pod: "nodeName" in pod["spec"]) for name in first]
+        known = _first(recordings["workloadprofiles"].seen("deployment-solver"), _is_confident)
+        return max(placed) < known
+
+    wait_for(in_order, PATIENCE_S, "they were placed before anything was known of them")
+    for recording in recordings.values():
+        recording.stop()
+    loop.delete(f"{PROFILES}/nobody")
     some = next(iter(pods_of(loop, "solver").values()))
 
     def steered() -> bool:
@@ -241,6 +264,17 @@ def test_an_unannotated_workload_is_classified_and_from_then_on_steered(loop: Lo
     loop.delete_pods("filler")
 
 
+def _is_confident(found: Json) -> bool:
+    return bool(found.get("status", {}).get("confidence", 0.0) >= 0.5)
+
+
+def _first(changes: Sequence[Seen], holds: Callable[[Json], bool]) -> int:
+    """The first version of an object of which something holds."""
+    versions = [change.version for change in changes if holds(change.object)]
+    assert versions, "not recorded yet"
+    return min(versions)
+
+
 # -- the drain
 
 
@@ -251,13 +285,7 @@ def test_a_profile_that_says_not_reschedulable_holds_the_drain(loop: Loop) -> No
         await_running(loop, name, 1)
     (only,) = pods_of(loop, "ledger").values()
     assert only["metadata"].get("annotations", {}) == {}
-    own = {
-        "apiVersion": "joulie.io/v1alpha1",
-        "kind": "WorkloadProfile",
-        "metadata": {"name": "somebodys"},
-        "spec": {"workloadRef": {"kind": "Deployment", "namespace": "default", "name": "ledger"}},
-    }
-    loop.plane.request("POST", PROFILES, own)
+    loop.plane.request("POST", PROFILES, profile_of("somebodys", "ledger"))
     loop.patch(f"{PROFILES}/somebodys/status", {"status": {"migratability": {"reschedulable": False}}})
     # The classifier steps back: then it, and the drain guard beside it, know the profile.
     wait_for(

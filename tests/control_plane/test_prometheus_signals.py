@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
+import httpx2
 import pytest
 
 from joulie.adapters.prometheus import Prometheus, PrometheusAuth, PrometheusError, PrometheusUnavailableError, connect
@@ -58,6 +59,7 @@ T = TypeVar("T")
 pytestmark = pytest.mark.slow
 
 WINDOW_S = 4.0
+SCRAPES_OF_A_WINDOW = int(WINDOW_S / INTERVAL_S)
 PATIENCE_S = 60.0
 # Half-second scrapes by a busy machine: a script's rate and the scrapes' own times differ by some per cent.
 NEAR = 0.05
@@ -154,7 +156,7 @@ def sites(prometheus_program: Path, tmp_path_factory: pytest.TempPathFactory) ->
             start("lively", *_lively(exporters))
             for one in started.values():
                 one.server.wait_until_up()
-                one.server.wait_for_samples("up", int(WINDOW_S / INTERVAL_S))
+                one.server.wait_for_samples("up", SCRAPES_OF_A_WINDOW)
             yield started
         finally:
             for one in started.values():
@@ -390,9 +392,8 @@ def test_trap_a_counter_that_starts_again_is_never_negative_and_never_absurd(liv
             await Cadvisor(prometheus).pods(WINDOW_S),
         )
 
-    until_s = time.monotonic() + WINDOW_S + 3.0  # noqa: TID251 - real programs run in real time
-    read = 0
-    while time.monotonic() < until_s:  # noqa: TID251 - as above
+    for _ in range(2 * SCRAPES_OF_A_WINDOW):
+        lively.server.wait_for_scrapes()
         by_kepler, by_node_exporter, pods, usage = lively.ask(everything)
         for power in (by_kepler, by_node_exporter):
             # The jump to just below the range's end is one that no reader can know: the interval is not believed.
@@ -402,9 +403,6 @@ def test_trap_a_counter_that_starts_again_is_never_negative_and_never_absurd(liv
         # Prometheus' rate() takes the interval of the drop for time: less than the truth, never more, never below 0.
         assert 0.0 <= pods["default", "on-restarts"].cpu_w <= 20.0 * (1.0 + 2 * NEAR)
         assert 0.0 <= usage.cpu_cores["default", "on-restarts"] <= 2.0 * (1.0 + 2 * NEAR)
-        read += 1
-        time.sleep(INTERVAL_S)
-    assert read > 5
     assert package.rapl.read() < 1000.0, "the kernel's counter should have wrapped"
 
     def holds(found: tuple[NodePower, NodePower, Mapping[PodKey, PodPower], PodUsage]) -> None:
@@ -424,19 +422,23 @@ def test_power_follows_the_load(lively: Site) -> None:
 
 
 def test_trap_an_exporter_that_is_gone_is_missing_not_zero(lively: Site) -> None:
-    last_s = lively.ask(lambda p: Kepler(p, WINDOW_S).nodes(lively.index)).cpu["vanishes"].time_s
     for job in ("kepler", "kubelet"):
         del lively.exporters.pages[f"/lively/vanishes/{job}"]
     wait_for(lambda: lively.server.query('up{job="kepler"} == 0'), PATIENCE_S, "Kepler is down")
+    (scrapes,) = lively.ask(lambda p: p.query_samples('up{job="kepler",instance="vanishes"}[1m]'))
+    last_s = max(sample.time_s for sample in scrapes.samples if sample.value == 1.0)
+
+    left: list[Reading] = []
 
     def gone() -> bool:
         cpu = lively.ask(lambda p: Kepler(p, WINDOW_S).nodes(lively.index)).cpu
-        if "vanishes" in cpu:  # of the samples that are left, and at their own time
-            assert cpu["vanishes"].value == pytest.approx(50.0, rel=2 * NEAR)
-            assert cpu["vanishes"].time_s <= last_s + PATIENCE_S
+        if "vanishes" in cpu:
+            left.append(cpu["vanishes"])
         return "vanishes" not in cpu
 
     wait_for(gone, PATIENCE_S, "no reading is left")
+    # Of the samples that are left, and at their own time; of two samples, one that was late changes the power most.
+    assert all(0.0 < reading.value < 2 * 50.0 and reading.time_s <= last_s for reading in left), (left, last_s)
     pod = ("default", "on-vanishes")
     wait_for(lambda: pod not in lively.ask(lambda p: Kepler(p, WINDOW_S).pods()), PATIENCE_S, "no power is left")
     wait_for(
@@ -475,12 +477,13 @@ def test_trap_an_outage_of_prometheus_is_not_idleness(prometheus: PrometheusServ
 
         told = [wait_for(cores, PATIENCE_S, "its use is known")]
         prometheus.process.pause()
-        time.sleep(WINDOW_S)
+        counter = machine.pods[0].containers[0].cpu
+        missed_s = counter.read() + 2.0 * WINDOW_S
+        wait_for(lambda: counter.read() >= missed_s, PATIENCE_S, "the pod has used a window's time of 2 cores")
         prometheus.process.resume()
-        again_s = time.monotonic() + 2.0 * WINDOW_S  # noqa: TID251 - real programs run in real time
-        while time.monotonic() < again_s:  # noqa: TID251 - as above
+        for _ in range(2 * SCRAPES_OF_A_WINDOW):
             told.append(cores())
-            time.sleep(INTERVAL_S)
+            prometheus.wait_for_scrapes()
 
         def known_again() -> bool:
             told.append(cores())
@@ -573,7 +576,7 @@ def test_trap_a_hostile_exposition_harms_nobody_else(prometheus: PrometheusServe
         hostile = exporters.job("hostile", {"/hostile": {}}, honor_labels=True)
         site = Site(prometheus, exporters, {"good": good})
         prometheus.start([*install(exporters, [good]), hostile])
-        prometheus.wait_for_samples("up", int(WINDOW_S / INTERVAL_S))
+        prometheus.wait_for_samples("up", SCRAPES_OF_A_WINDOW)
 
         async def everything(client: Prometheus) -> tuple[NodePower, NodePower, NodePower]:
             return (
@@ -636,16 +639,16 @@ def test_a_prometheus_that_is_killed_is_not_asked_again_until_it_may_be_back(pro
 
 
 def test_a_prometheus_that_answers_nothing_costs_its_timeout_and_no_more(prometheus: PrometheusServer) -> None:
-    async def main() -> float:
+    async def main() -> None:
         async with connect(prometheus.address, timeout_s=0.5) as client:
-            started_s = asyncio.get_running_loop().time()
-            with pytest.raises(PrometheusUnavailableError):
+            with pytest.raises(PrometheusUnavailableError) as raised:
                 await client.query("1")
-            return asyncio.get_running_loop().time() - started_s
+            # A request that timed out is not sent again.
+            assert isinstance(raised.value.__cause__, httpx2.TimeoutException)
 
     prometheus.start([])
     prometheus.process.pause()
-    assert asyncio.run(main()) < 5.0
+    asyncio.run(main())
 
 
 def test_a_wrong_query_is_no_reason_not_to_ask_others(lively: Site) -> None:

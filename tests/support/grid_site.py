@@ -10,6 +10,7 @@ import struct
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -57,6 +58,7 @@ class ElectricityMaps:
         values: gCO2eq/kWh by zone.
         dead: zones that get a 500.
         hanging: zones that get no answer in time.
+        asked: how often each zone was asked for.
         kept_waiting: zones that were asked for while hanging.
         keys: what came as ``auth-token``.
     """
@@ -65,6 +67,7 @@ class ElectricityMaps:
         self.values: dict[str, float] = {}
         self.dead: set[str] = set()
         self.hanging: set[str] = set()
+        self.asked: Counter[str] = Counter()
         self.kept_waiting: set[str] = set()
         self.keys: set[str] = set()
         self._closing = threading.Event()
@@ -83,6 +86,7 @@ class ElectricityMaps:
         self.keys.add(key)
         parts = urlsplit(path)
         zone = parse_qs(parts.query).get("zone", [""])[0]
+        self.asked[zone] += 1
         if zone in self.hanging:
             self.kept_waiting.add(zone)
             self._closing.wait(30.0)
@@ -264,6 +268,14 @@ class Namespace:
             (condition,) = (one for one in pod["status"]["conditions"] if one["type"] == "PodScheduled")
             assert condition["reason"] == "SchedulingGated"
         return pods
+
+    def await_decided(self, *wanted: str) -> None:
+        """Wait until each of the pods whose names begin so is noted as held, or has a node."""
+        self._wait(
+            lambda: all(_noted(pod) or pod["spec"].get("nodeName") for pod in map(self.pod, wanted)),
+            PATIENCE_S,
+            f"{', '.join(wanted)} are held or bound",
+        )
 
     def await_bound(self, *wanted: str, timeout_s: float = PATIENCE_S) -> list[Json]:
         """Wait until pods whose names begin so have a node."""

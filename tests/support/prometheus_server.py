@@ -87,6 +87,16 @@ class PrometheusServer:
 
         wait_for(enough, _PATIENCE_S, f"{selector} has {count} samples")
 
+    def scrapes(self) -> int:
+        """How often it has scraped the target that it scraped least; 0 before it has scraped any."""
+        counts = [int(one["value"][1]) for one in self.query("count_over_time(up[1h])")]
+        return min(counts, default=0)
+
+    def wait_for_scrapes(self, more: int = 1) -> None:
+        """Wait until it has scraped every target so many times more."""
+        wanted = self.scrapes() + more
+        wait_for(lambda: self.scrapes() >= wanted, _PATIENCE_S, f"{more} more scrapes of every target")
+
     def queries_answered(self) -> int:
         """How many queries it has answered so far, whoever asked."""
         with urllib.request.urlopen(f"{self.address}/metrics", timeout=10) as answer:
