@@ -10,13 +10,14 @@ import click
 import msgspec
 import numpy as np
 
-from joulie.domain.units import joules_to_kwh
+from joulie.domain.units import FloatArray, joules_to_kwh
+from joulie.output_files import STANDARD_STREAM
 from joulie.program.documents import render_document
 from joulie.program.errors import UserError
 from joulie_lab.apps.bench.report import Page, Table
-from joulie_lab.apps.bench.run import PATH
+from joulie_lab.apps.bench.run import PATH, RANGES, RangeCheck
 from joulie_lab.apps.experiment.artefacts import ArtefactError, Artefacts
-from joulie_lab.benchmarks.results import Figures, estimate, plain
+from joulie_lab.benchmarks.results import Estimate, Figures, estimate, plain
 from joulie_lab.program.outputs import Outputs
 from joulie_lab.simulation.experiment.fidelity import fidelity as compare
 
@@ -27,11 +28,11 @@ class Starts(Figures, frozen=True):
     jobs: int
     only_native: int
     only_other: int
-    median_s: float
-    p95_abs_s: float
-    within_a_minute: float
-    same_node: float
-    same_family: float
+    median_s: float | None
+    p95_abs_s: float | None
+    within_a_minute: float | None
+    same_node: float | None
+    same_family: float | None
 
 
 class Pair(Figures, frozen=True):
@@ -49,8 +50,8 @@ class FidelityRun(Figures, frozen=True):
     energy_pct: float
     cpu_work_pct: float | None
     gpu_work_pct: float | None
-    node_correlation: float
-    node_correlation_in_family: float
+    node_correlation: float | None
+    node_correlation_in_family: float | None
     node_error_pct: float
     power_error_pct: float
     starts: Starts
@@ -66,6 +67,24 @@ class FidelityRun(Figures, frozen=True):
     notes: Sequence[str]
 
 
+class Agreement(Figures, frozen=True):
+    """How well all runs agree; differences are those of the control plane from the native runs.
+
+    Attributes:
+        kept: number of runs that keep both targets.
+        runs: number of runs.
+        work_pct: maximum difference of work, %.
+        energy_pct: difference of energy by variant, over seeds, %.
+        saving_points: difference of the saving against the first variant by variant, paired by seed, points.
+    """
+
+    kept: int
+    runs: int
+    work_pct: float
+    energy_pct: Mapping[str, Estimate]
+    saving_points: Mapping[str, Estimate]
+
+
 class FidelityResult(Figures, frozen=True):
     """The comparison, by variant and seed."""
 
@@ -73,6 +92,7 @@ class FidelityResult(Figures, frozen=True):
     hours: float
     drain_hours: float
     time_scale: float
+    agreement: Agreement
     runs: Mapping[str, Mapping[str, FidelityRun]]
 
 
@@ -81,21 +101,25 @@ class FidelityResult(Figures, frozen=True):
 @click.argument("plane", type=PATH)
 @click.argument("ties", type=PATH, nargs=-1, required=True)
 @click.option("--json", "json_file", type=PATH, required=True, help="Write the comparison as JSON.")
-def fidelity(native: Path, plane: Path, ties: tuple[Path, ...], *, json_file: Path) -> None:
+@RANGES
+def fidelity(native: Path, plane: Path, ties: tuple[Path, ...], *, json_file: Path, ranges_file: Path | None) -> None:
     """Compare runs on a control plane with native ones.
 
     NATIVE and PLANE are artefact folders of the same experiment. TIES are folders of native runs with other seeds and
     the trace of PLANE as a file, one for each seed of PLANE in their order: such runs differ in what the scheduler
     and the responses of GPU models draw.
     """
+    check = RangeCheck.of("fidelity", ranges_file)
     with Outputs() as outputs:
         json_part = outputs.file("--json", json_file)
         try:
-            document = plain(_compared(Artefacts(native), Artefacts(plane), [Artefacts(folder) for folder in ties]))
+            figures = plain(_compared(Artefacts(native), Artefacts(plane), [Artefacts(folder) for folder in ties]))
         except ArtefactError as error:
             raise UserError(str(error)) from error
-        outputs.write(json_part, render_document(document, "json") + "\n")
+        missed = check.missed(figures)
+        outputs.write(json_part, render_document({**figures, "missed": missed}, "json") + "\n")
         outputs.commit()
+    check.conclude(missed, err=json_file == STANDARD_STREAM)
 
 
 def _compared(native: Artefacts, plane: Artefacts, ties: Sequence[Artefacts]) -> FidelityResult:
@@ -120,15 +144,39 @@ def _compared(native: Artefacts, plane: Artefacts, ties: Sequence[Artefacts]) ->
         }
         runs.setdefault(key.variant, {})[str(key.seed)] = msgspec.convert(found, FidelityRun)
     time_scale = manifest["identity"]["time_scale"]
-    return FidelityResult(experiment.name, experiment.hours, experiment.drain_hours, time_scale, runs)
+    return FidelityResult(experiment.name, experiment.hours, experiment.drain_hours, time_scale, agreement(runs), runs)
+
+
+def agreement(runs: Mapping[str, Mapping[str, FidelityRun]]) -> Agreement:
+    """Summary of runs by variant and seed."""
+    each = [run for of_seeds in runs.values() for run in of_seeds.values()]
+    reference, *others = runs
+    return Agreement(
+        kept=sum(run.holds for run in each),
+        runs=len(each),
+        work_pct=max(run.work_pct for run in each),
+        energy_pct={name: estimate([run.energy_pct for run in of.values()]) for name, of in runs.items()},
+        saving_points={
+            name: estimate(plane - native)
+            for name in others
+            for native, plane in (_savings(runs[name], runs[reference]),)
+        },
+    )
+
+
+def _savings(runs: Mapping[str, FidelityRun], first: Mapping[str, FidelityRun]) -> tuple[FloatArray, FloatArray]:
+    """Saving of a variant's runs against the first one's, natively and on the control plane, paired by seed, %."""
+    pairs = [(run, first[seed]) for seed, run in runs.items() if seed in first]
+    native, plane = (
+        np.array([100.0 * (1.0 - getattr(run, kwh) / getattr(was, kwh)) for run, was in pairs])
+        for kwh in ("native_kwh", "plane_kwh")
+    )
+    return native, plane
 
 
 def _page(result: FidelityResult) -> dict[str, Any]:
     return {
         "seeds": _seeds(result),
-        "held": sum(run.holds for _, run in _each(result)),
-        "total": sum(1 for _ in _each(result)),
-        "work": max(run.work_pct for _, run in _each(result)),
         "on_eco": ", ".join(
             f"{max(run.performance_pods_on_eco for run in runs.values())} ({name})"
             for name, runs in result.runs.items()
@@ -163,7 +211,7 @@ def _agreement(result: FidelityResult) -> Table:
                 f"{run.jobs}",
                 *(_signed(pct) for pct in (run.energy_pct, run.cpu_work_pct, run.gpu_work_pct)),
                 f"{run.power_error_pct:.1f} %",
-                f"{run.starts.p95_abs_s:.0f} s",
+                f"{_shown(run.starts.p95_abs_s, '.0f')} s",
             )
             for name, run in _each(result)
         ],
@@ -174,17 +222,17 @@ def _signed(pct: float | None) -> str:
     return "–" if pct is None else f"{pct:+.2f} %"
 
 
+def _shown(value: float | None, how: str) -> str:
+    return "–" if value is None else f"{value:{how}}"
+
+
 def _paired(result: FidelityResult) -> Table:
     """Energy of each variant and its saving against the first, natively and on the control plane, paired by seed."""
     first = next(iter(result.runs.values()))
     rows = []
     for name, runs in result.runs.items():
         energy = estimate([run.energy_pct for run in runs.values()])
-        pairs = [(run, first[seed]) for seed, run in runs.items() if seed in first]
-        native, plane = (
-            np.array([100.0 * (1.0 - getattr(run, kwh) / getattr(was, kwh)) for run, was in pairs])
-            for kwh in ("native_kwh", "plane_kwh")
-        )
+        native, plane = _savings(runs, first)
         saved = [f"{estimate(values).text(2, sign='+')}" for values in (native, plane, plane - native)]
         rows.append((name, f"{len(runs)}", energy.text(2, sign="+"), *(saved if runs is not first else ("–",) * 3)))
     reference = next(iter(result.runs))
@@ -225,9 +273,9 @@ def _nodes(result: FidelityResult) -> Table:
         [
             (
                 name,
-                f"{run.node_correlation:.2f}",
-                f"{run.node_correlation_in_family:.2f}",
-                *(f"{share * 100:.0f} %" for share in (run.starts.same_node, run.starts.same_family)),
+                _shown(run.node_correlation, ".2f"),
+                _shown(run.node_correlation_in_family, ".2f"),
+                *(_shown(share, ".0%").replace("%", " %") for share in (run.starts.same_node, run.starts.same_family)),
             )
             for name, run in _each(result)
         ],

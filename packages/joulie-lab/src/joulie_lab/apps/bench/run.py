@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import click
 
 from joulie.program.errors import UserError
 from joulie_lab.apps.bench.registry import SUMMARIES
 from joulie_lab.apps.bench.report import Report
+from joulie_lab.benchmarks.ranges import Range, RangesError, load_ranges, misses
 from joulie_lab.benchmarks.results import Result, plain
 
 PATH = click.Path(path_type=Path)
 _RANGES = Path("benchmarks")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+RANGES = click.option("--ranges", "ranges_file", type=PATH, help="Ranges to check.  [default: benchmarks/NAME.yaml]")
 OUTPUT = click.option(
     "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
 )
@@ -65,9 +68,7 @@ def _common(command: Command) -> Command:
             click.option("--small", is_flag=True, help="Run a small sample that takes seconds, as in CI."),
             click.option("--json", "json_file", type=PATH, help="Write all figures as JSON."),
             click.option("--plots", "plots_folder", type=PATH, help="Write the plot as PNG to a folder."),
-            click.option(
-                "--ranges", "ranges_file", type=PATH, help="Ranges to check.  [default: benchmarks/NAME.yaml]"
-            ),
+            RANGES,
             OUTPUT,
         )
     ):
@@ -89,23 +90,16 @@ def _run(
     from joulie.output_files import STANDARD_STREAM
     from joulie.program.documents import print_document, render_document
     from joulie.program.tables import print_table
-    from joulie_lab.benchmarks.ranges import RangesError, load_ranges, misses
     from joulie_lab.program.outputs import Outputs
     from joulie_lab.simulation.report.png import png
 
-    place = ranges_file or _RANGES / f"{name}.yaml"
-    # Outside a checkout there are no committed ranges; the figures are still useful.
-    unchecked = ranges_file is None and not place.exists()
-    try:
-        ranges = () if unchecked else load_ranges(place, small=small)
-    except RangesError as error:
-        raise UserError(str(error)) from error
+    check = RangeCheck.of(name, ranges_file, small=small)
     with Outputs() as outputs:
         json_part = outputs.file("--json", json_file)
         plots_part = outputs.folder("--plots", plots_folder)
         result = measure()
         figures = plain(result)
-        missed = misses(ranges, figures)
+        missed = check.missed(figures)
         document = {"benchmark": name, "small": small, **figures, "missed": missed}
         with outputs.beside():
             if output == "table":
@@ -117,14 +111,48 @@ def _run(
         if plots_part:
             outputs.write(plots_part / f"{name}.png", png(report.figure(result)))
         outputs.commit()
-    for line in missed:
-        click.echo(f"missed: {line}", err=True)
-    if unchecked:
-        click.echo(f"{place} not found: ranges are not checked; name a file with --ranges", err=True)
-    else:
-        click.echo(
-            f"{len(ranges) - len(missed)} of {len(ranges)} ranges of {place} hold",
-            err=output != "table" or json_file == STANDARD_STREAM,
-        )
-    if missed:
-        click.get_current_context().exit(1)
+    check.conclude(missed, err=output != "table" or json_file == STANDARD_STREAM)
+
+
+@dataclass(frozen=True)
+class RangeCheck:
+    """The committed ranges of a benchmark: what misses them is told, and the exit status is 1.
+
+    Attributes:
+        place: file of the ranges.
+        ranges: None outside a checkout, where there are none; the figures are still useful.
+    """
+
+    place: Path
+    ranges: Sequence[Range] | None
+
+    @classmethod
+    def of(cls, name: str, ranges_file: Path | None, *, small: bool = False) -> Self:
+        """Load the ranges before anything is measured.
+
+        Raises:
+            UserError: the file is invalid, or was named and cannot be read.
+        """
+        place = ranges_file or _RANGES / f"{name}.yaml"
+        if ranges_file is None and not place.exists():
+            return cls(place, None)
+        try:
+            return cls(place, load_ranges(place, small=small))
+        except RangesError as error:
+            raise UserError(str(error)) from error
+
+    def missed(self, figures: Mapping[str, Any]) -> list[str]:
+        """One message per range that the figures are out of."""
+        return misses(self.ranges or (), figures)
+
+    def conclude(self, missed: Sequence[str], *, err: bool) -> None:
+        """Tell how many ranges hold, to standard error if `err`, and exit with 1 if one does not."""
+        for line in missed:
+            click.echo(f"missed: {line}", err=True)
+        if self.ranges is None:
+            click.echo(f"{self.place} not found: ranges are not checked; name a file with --ranges", err=True)
+        else:
+            held = len(self.ranges) - len(missed)
+            click.echo(f"{held} of {len(self.ranges)} ranges of {self.place} hold", err=err)
+        if missed:
+            click.get_current_context().exit(1)
