@@ -49,7 +49,7 @@ async def budgets(stage):
     """A decision about budgets, as an agent confirms what the one before asked for. Returns the worst case, W."""
     await stage.loop._budgets.look()
     await stage.caught_up()
-    return stage.loop._budgets._decided[2].outcomes["rack"].worst_w
+    return stage.loop._budgets._decided.decision.outcomes["rack"].worst_w
 
 
 async def later(stage, site, times=1):

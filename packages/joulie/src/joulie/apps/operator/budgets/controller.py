@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -44,6 +45,38 @@ _REFRESH_S = 60.0
 """Age at which a status is written again, although nothing changed, s."""
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Decided:
+    """A decision, and what it was made upon.
+
+    Attributes:
+        budgets: in force, by name.
+        as_if_on: all nodes as if they were on.
+        switched: what was counted of nodes that are off or waking, by name.
+        nodes: all nodes, with what was counted of those.
+        decision: upon `budgets` and `nodes`.
+    """
+
+    budgets: Mapping[str, Budget]
+    as_if_on: BudgetNodes
+    switched: Mapping[str, Switched]
+    nodes: BudgetNodes
+    decision: Decision
+
+    def wake_room(self, asleep: Collection[str]) -> WakeRoom:
+        """The room that the decision left for nodes to wake: what is wanted since has none yet."""
+        return wake_room(asleep, self.as_if_on, self.switched, list(self.budgets.values()), self.decision)
+
+
+class _NoBudgets:
+    """No budget is in force, and no limit of one is left in the NodeTwins."""
+
+    def wake_room(self, asleep: Collection[str]) -> WakeRoom:
+        """Nodes may wake as they like."""
+        del asleep
+        return NO_BUDGETS
 
 
 class PowerBudgets:
@@ -95,10 +128,8 @@ class PowerBudgets:
         self._memory: Mapping[str, BudgetMemory] = {}
         self._demand_response = BudgetEvents(prometheus, openadr, settings, now_s)
         self._stored: Mapping[str, StoredBudget] = {}
-        self._decided: tuple[Mapping[str, Budget], BudgetNodes, Decision] | None = None
-        self._looked = False
-        self._as_if_on: BudgetNodes | None = None
-        self._counted: Mapping[str, Switched] = {}
+        self._decided: _Decided | _NoBudgets | None = None
+        """By the last look; None before the first one, and after one that failed."""
 
     @property
     def ceilings(self) -> Mapping[str, PowerCeiling]:
@@ -126,11 +157,9 @@ class PowerBudgets:
         Args:
             asleep: names of the nodes that sleep.
         """
-        if self._decided is None or self._as_if_on is None:
-            return UNKNOWN_ROOM if self._view.power_budgets and not self._looked else NO_BUDGETS
-        budgets, _, decision = self._decided
-        # As counted in the decision: what is wanted since has no room yet.
-        return wake_room(asleep, self._as_if_on, self._counted, list(budgets.values()), decision)
+        if self._decided is None:
+            return UNKNOWN_ROOM if self._view.power_budgets else NO_BUDGETS
+        return self._decided.wake_room(asleep)
 
     async def run(self) -> None:
         """Keep the budgets until cancelled."""
@@ -176,22 +205,22 @@ class PowerBudgets:
         """Decide the ceilings of all nodes. Returns the nodes whose ceiling changed."""
         began_s = time.monotonic()
         now_s = self._now_s()
-        self._decided, self._looked = None, False
+        self._decided = None
         self._stored = budgets_in_force(self._view, self._demand_response.signal, now_s, self._demand_response.asked)
         budgets = {name: one.budget for name, one in self._stored.items()}
         if not budgets and not self._asked:
-            self._looked = True
+            self._decided = _NoBudgets()
             self._metrics.stood_down()
             return ()
         nodes = self._view.nodes
         power = choose_power(self._readings(nodes), len(nodes), now_s, self._settings.power_stale_s)
         response_s = min((one.response_s for one in budgets.values()), default=RESPONSE_S)
-        seen, limits = self._limits.look(nodes, self._asked, power, response_s, now_s)
-        self._as_if_on, self._counted = seen, self._switched()
-        seen = with_switched(seen, self._counted)
+        as_if_on, limits = self._limits.look(nodes, self._asked, power, response_s, now_s)
+        switched = self._switched()
+        seen = with_switched(as_if_on, switched)
         decision = decide_budgets(now_s, seen, list(budgets.values()), self._memory)
         self._memory = decision.memory
-        self._decided, self._looked = (budgets, seen, decision), True
+        self._decided = _Decided(budgets, as_if_on, switched, seen, decision)
         self._demand_response.sampled(self._stored, decision.outcomes)
         before = self._asked
         self._asked = self._ceilings(budgets, seen, limits, decision)
@@ -220,15 +249,14 @@ class PowerBudgets:
     # ---- reports
 
     async def _report(self) -> None:
-        if self._decided is None:
+        decided, now_s = self._decided, self._now_s()
+        if not isinstance(decided, _Decided):
             return
-        budgets, nodes, decision = self._decided
-        now_s = self._now_s()
         for key, stored in list(self._view.power_budgets.items()):
-            budget = budgets.get(key.name)
+            budget = decided.budgets.get(key.name)
             if budget is None:
                 continue
-            status = status_of(stored, budget, decision.outcomes[key.name], nodes, now_s)
+            status = status_of(stored, budget, decided.decision.outcomes[key.name], decided.nodes, now_s)
             one = self._stored[key.name]
             achieved = self._demand_response.statuses(stored, one)
             status = msgspec.structs.replace(status, limit_reason=one.limit.reason, reductions=achieved)
