@@ -163,6 +163,56 @@ def test_restored_limits_are_forgotten(store: Store) -> None:
     assert rapl.limits_w == {"a": 150.0}
 
 
+class Stubborn(Limiter):
+    """Accepts every limit; `shown_w` is what it shows instead of those in force, `ignores` whether it keeps them."""
+
+    shown_w: float | None = None
+    ignores = False
+
+    def devices(self) -> Sequence[PowerDevice]:
+        found = super().devices()
+        return [replace(one, limit_w=self.shown_w) for one in found] if self.shown_w else found
+
+    def set_limit(self, device_id: str, limit_w: float) -> float:
+        return self.limits_w[device_id] if self.ignores else super().set_limit(device_id, limit_w)
+
+
+def test_h5_original_that_is_read_late_is_written_nevertheless(store: Store) -> None:
+    """A limit read as it was before the cap looks restored; the cap would stay, and its record be gone."""
+    rapl = Stubborn("rapl", a=180.0)
+    limits = writer(store, rapl)
+    limits.cap(ECO)
+    rapl.shown_w = 180.0
+    assert limits.lift().message.startswith("restored")
+    assert rapl.limits_w == {"a": 180.0}
+
+
+def test_h1_write_that_changes_nothing_restores_nothing(store: Store) -> None:
+    """A cap just below the original differs from it by less than drivers round."""
+    rapl = Stubborn("rapl", a=120.4)
+    limits = writer(store, rapl)
+    for cap_w in (80.0, 120.0):
+        limits.cap(WantedCap(cap_w=cap_w))
+    assert rapl.limits_w == {"a": 120.0}
+    rapl.ignores = True
+    outcome = limits.lift()
+    assert (outcome.result, "still in force" in outcome.message) == ("error", True)
+    rapl.ignores = False
+    assert limits.lift().message.startswith("restored")
+    assert rapl.limits_w == {"a": 120.4}
+
+
+@pytest.mark.parametrize("error", [ControlRefusedError("EROFS"), ControlFailedError("EIO")])
+def test_device_that_takes_no_limit_has_its_original(store: Store, error: Exception) -> None:
+    rapl = Limiter("rapl", a=180.0)
+    limits = writer(store, rapl)
+    rapl.errors["a"] = error
+    limits.cap(ECO)
+    assert store.content
+    assert limits.lift().message.startswith("restored")
+    assert not store.content
+
+
 def test_second_backend_takes_over_and_the_first_gives_up_its_caps(store: Store) -> None:
     rapl, hsmp = Limiter("rapl", a=200.0), Limiter("hsmp", a=190.0)
     rapl.reason = "not now"
@@ -476,6 +526,20 @@ def test_h5_backend_that_cannot_be_listed_keeps_its_doubt_through_a_second_loss(
     assert (outcome.backend, outcome.result) == ("rapl", "blocked")
     rapl.reason = None
     assert "original is not known" in after_loss(report(outcome)).lift().message
+
+
+def test_h5_report_names_every_backend_that_may_hold_limits(store: Store) -> None:
+    """A later process that has nothing but the report takes the limits of a backend that is not named for others'."""
+    rapl, hsmp = Limiter("rapl", a=200.0), Limiter("hsmp", b=225.0)
+    rapl.reason, hsmp.errors["b"] = "no package zones", ControlFailedError("EIO")
+    store.saved = SavedRecords()
+    originals = OriginalLimits(store)
+    for backend in ("rapl", "hsmp"):
+        originals.note_reported(ReportedLimits(backend, WantedCap(percent=60.0), (225.0,)), 0.0)
+    outcome = LimitWriter([rapl, hsmp], originals, described).cap(ECO)[0]
+    assert outcome.backend == "rapl+hsmp"
+    result = ControlResult(backend=outcome.backend, result=outcome.result, message=outcome.message)
+    assert [found.backend for found in reported_limits(result)] == ["rapl", "hsmp"]
 
 
 @pytest.mark.parametrize("cap", [WantedCap(cap_w=195.0), WantedCap(percent=26.0)])

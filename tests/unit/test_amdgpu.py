@@ -197,6 +197,27 @@ def test_h5_a_short_read_gives_a_gpu_neither_another_id_nor_another_model(file: 
     assert limiter.devices() == first
 
 
+@pytest.mark.parametrize("garbage", ["<unknown>\n", "NaN\n", "-1\n", "102-G30211-00\n"])
+def test_h5_a_known_board_with_another_name_is_that_board(garbage: str) -> None:
+    """The catalogue's smallest limit is found by the model, which is kept for as long as the process runs."""
+    machine = Machine(MACHINES["mi300x"])
+    files, sys = MachineFiles(machine, lambda: 0.0), Path("/machine/sys")
+    read = files.read
+    files.read = lambda path: garbage if path.name == "product_name" else read(path)
+    assert {device.model for device in Amdgpu(sys, files).devices()} == {"AMD Instinct MI300X"}
+
+
+def test_h5_a_device_id_that_is_none_identifies_no_gpu() -> None:
+    machine = Machine(MACHINES["mi300x"])
+    files, sys = MachineFiles(machine, lambda: 0.0), Path("/machine/sys")
+    read = files.read
+    files.read = lambda path: "<unknown>\n" if path.name in {"product_name", "device"} else read(path)
+    limiter = Amdgpu(sys, files)
+    assert all(device.limit_w is None for device in limiter.devices())
+    files.read = read
+    assert {device.model for device in limiter.devices()} == {"AMD Instinct MI300X"}
+
+
 def test_a_gpu_whose_driver_cannot_be_read_is_listed_without_a_limit() -> None:
     """Left out, a cap on the other GPUs would pass for a cap on all."""
     machine = Machine(MACHINES["mi300x"])

@@ -67,8 +67,8 @@ _H100 = Gpu("NVIDIA H100 80GB HBM3", "nvidia", 75.0, 200.0, 700.0, 700.0)
 _B200 = Gpu("NVIDIA B200", "nvidia", 140.0, 200.0, 1000.0, 1000.0)
 _L40S = Gpu("NVIDIA L40S", "nvidia", 35.0, 100.0, 350.0, 350.0)
 _GH200 = Gpu("NVIDIA GH200 480GB", "nvidia", 80.0, 100.0, 900.0, 900.0)
-_MI210 = Gpu("AMD Instinct MI210", "amd", 40.0, 0.0, 300.0, 300.0)
-_MI300X = Gpu("AMD Instinct MI300X", "amd", 140.0, 0.0, 750.0, 750.0)
+_MI210 = Gpu("AMD Instinct MI210", "amd", 40.0, 0.0, 300.0, 300.0, "0x740f")
+_MI300X = Gpu("AMD Instinct MI300X", "amd", 140.0, 0.0, 750.0, 750.0, "0x74a1")
 
 _8380_PAGE = (
     "https://hardwareluxx.de/index.php/artikel/hardware/prozessoren/"

@@ -109,6 +109,7 @@ class Gpu:
         min_w: minimum power limit.
         default_w: power limit after a boot.
         max_w: maximum power limit.
+        pci_device: PCI device id as the kernel prints it; AMD only.
     """
 
     model: str
@@ -117,6 +118,7 @@ class Gpu:
     min_w: float
     default_w: float
     max_w: float
+    pci_device: str = ""
 
 
 def amd_unique_id(number: int) -> str:

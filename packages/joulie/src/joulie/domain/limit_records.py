@@ -93,7 +93,7 @@ def recovered_record(
     original = earlier.original if earlier else None
     ours = any(same(limit, candidate) for candidate in (*written, *(() if written else found.candidates)))
     if ours and original is not None:
-        return None if _is_original(limit, original) else LimitRecord(original, (limit,))
+        return None if is_original(limit, original) else LimitRecord(original, (limit,))
     if found.default is not None and limit >= found.default * (1.0 - _SAME_ORIGINAL):
         return None
     if ours:
@@ -102,7 +102,7 @@ def recovered_record(
     return LimitRecord(original if kexec else None, (limit,)) if reported or clipped else None
 
 
-def _is_original(limit: float, original: float) -> bool:
+def is_original(limit: float, original: float) -> bool:
     """Whether a limit is an original again, exactly: what differs at all is a cap that is close to it."""
     return math.isclose(limit, original, rel_tol=_SAME_ORIGINAL)
 
@@ -178,7 +178,8 @@ def plan_cap(
 def plan_restore(found: Iterable[FoundLimit], records: Mapping[str, LimitRecord]) -> LimitPlan:
     """Decide the limits of devices without a cap: the originals of those with a record; the others stay as they are.
 
-    A limit that cannot be read now is written nevertheless: its original was read before the first write.
+    It is written whatever is read: the original was read before the first write, and a limit that cannot be read now, or
+    is read late, may still be the cap.
 
     Args:
         found: devices now.
@@ -194,7 +195,5 @@ def plan_restore(found: Iterable[FoundLimit], records: Mapping[str, LimitRecord]
         if record.original is None:
             refused[device.id] = ORIGINAL_UNKNOWN
             continue
-        targets[device.id] = record.original
-        if device.limit is None or not _is_original(device.limit, record.original):
-            writes[device.id] = record.original
+        targets[device.id] = writes[device.id] = record.original
     return LimitPlan(targets, writes, {}, refused)

@@ -27,12 +27,14 @@ _DRIVER = "amdgpu"
 _READ_BACK_TOLERANCE_W = 1.0
 _UNIQUE_ID = re.compile(r"[0-9a-f]{16}")
 """As the driver writes it, ``%016llx``: amdgpu_get_unique_id in drivers/gpu/drm/amd/pm/amdgpu_pm.c."""
+_PCI_ID = re.compile(r"0x[0-9a-f]{4}")
+_FAMILY = re.compile(r"MI\d+")
 _UNREADABLE = "?"
 _WHOLE = "SPX"
 """Compute partition mode of a GPU that is not divided."""
 _POWER_FILES = ("power1_average", "power1_input")  # MI300 and later have the second one only
 
-# Boards that may state no product_name, by PCI device id.
+# Boards by PCI device id: their product_name, which a board's maker writes, may be missing or say anything.
 _MODELS = {
     "0x738c": "AMD Instinct MI100",
     "0x740c": "AMD Instinct MI250X",
@@ -155,12 +157,16 @@ class _Driver:
         return _Gpu(gpu_id, model or None, device, hwmon, identified=known and model is not None)
 
     def _model(self, device: Path) -> str | None:
-        """Model of a GPU, empty if nothing states it; None if it cannot be read: its caps may depend on it."""
-        name = self._stated(device / "product_name")
-        if name or name is None:
-            return name
-        number = self._stated(device / "device")
-        return None if number is None else _MODELS.get(number.lower(), "")
+        """Model of a GPU, empty if nothing states it; None if it cannot be read: its caps may depend on it.
+
+        The name is not that of a known board unless it has the board's family in it.
+        """
+        name, number = self._stated(device / "product_name"), self._stated(device / "device")
+        if name is None or number is None or (number and not _PCI_ID.fullmatch(number.lower())):
+            return None
+        known = _MODELS.get(number.lower(), "")
+        family = _FAMILY.search(known)
+        return known if family and family[0] not in name.upper() else name
 
     def _stated(self, file: Path) -> str | None:
         """Content of a file, empty if there is none; None if it cannot be read as a whole."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from joulie.apps.agent.originals import OriginalLimits
 from joulie.apps.agent.outcome import SIMULATED, Enforcement
 from joulie.domain.limit_contest import RESETS, Contest
-from joulie.domain.limit_records import FoundLimit, LimitPlan, LimitRecord, SameLimit, plan_cap, plan_restore
+from joulie.domain.limit_records import FoundLimit, LimitPlan, LimitRecord, SameLimit, is_original, plan_cap, plan_restore
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.ports import ControlFailedError, ControlRefusedError, NoBackendError
 
@@ -172,8 +172,8 @@ class BackendLimits:
         # A device whose id cannot be read either may be one of those that are missing.
         doubtful = [device for device in unread if missing or self._originals.may_lack_record(self.name, device)]
         done = Enforcement(refused={**plan.refused, **dict.fromkeys(doubtful, _UNREADABLE)})
-        done.in_force_w = {name: limit for name, limit in plan.targets.items() if name not in plan.writes}
         self._write(plan, done)
+        _compare(plan.writes, {device.id: device.limit for device in found}, done)
         return self._forget({**kept, **records}, done)
 
     def _look(self, read: Mapping[str, float | None], wanted: Mapping[str, float]) -> dict[str, str]:
@@ -271,3 +271,21 @@ class BackendLimits:
         if not self._same(device.limit, rounded):
             return device
         return replace(device, limit=written)
+
+
+def _compare(originals: Mapping[str, float], before: Mapping[str, float | None], done: Enforcement) -> None:
+    """Correct what the writes of originals gave, by the limits read before them.
+
+    A write that changed nothing restored nothing, even if the driver's rounding could explain the difference. A device
+    that takes no limit is restored if it has its original: that is so where it took no cap either.
+    """
+    for device, original in originals.items():
+        limit = before[device]
+        if limit is None:
+            continue
+        if is_original(limit, original):
+            if done.refused.pop(device, None) or done.failed.pop(device, None):
+                done.in_force_w[device] = limit
+        elif done.in_force_w.get(device) == limit:
+            del done.in_force_w[device]
+            done.failed[device] = "the original limit was accepted, but the one before is still in force"

@@ -19,6 +19,7 @@ from joulie.apps.agent.outcome import (
     failed,
     format_left,
     format_problems,
+    joined,
     restored,
 )
 from joulie.domain.actuation import (
@@ -132,8 +133,8 @@ class LimitWriter:
         """Enforce a cap by the first backend that limits at least one device; limits of the others are restored.
 
         Returns:
-            The outcome, and the limits in force by device, W; without any, the backend is the one that may still have
-            limits of an earlier cycle, else ``none``.
+            The outcome, and the limits in force by device, W; without any, the backends are those that may still
+            have limits of an earlier cycle, else ``none``.
         """
         reasons: dict[str, str] = {}
         holding: list[str] = []
@@ -151,7 +152,7 @@ class LimitWriter:
             holding += [limiter.name] if done.left_w or self._limits[limiter.name].in_doubt else []
             refusals_only = refusals_only and not done.failed
         result = blocked if refusals_only else failed
-        return result(holding[0] if holding else "none", format_problems(reasons) or "no backend is configured"), {}
+        return result(joined(holding), format_problems(reasons) or "no backend is configured"), {}
 
     def lift(self) -> Outcome:
         """Restore the original limits of every device that was capped."""
@@ -162,7 +163,7 @@ class LimitWriter:
         result = blocked if self._simulate_only else failed
         problems = format_problems({device: reason for name in holding for device, reason in found[name].items()})
         left = format_left(limit_w for name in holding for limit_w in self._limits[name].left())
-        return result(holding[0], f"original limits not restored: {problems}{left}")
+        return result(joined(holding), f"original limits not restored: {problems}{left}")
 
     def available_backend(self) -> str:
         """Name of the first available backend; ``none`` without one."""

@@ -30,8 +30,8 @@ class Outcome:
     """Result of enforcing a cap in one cycle.
 
     Attributes:
-        backend: backend that enforced the cap: rapl, hsmp, dvfs, nvml, amdgpu, amdsmi, rocm-smi, http or none; two of
-            GPUs that are of two vendors, such as nvml+amdgpu.
+        backend: backend that enforced the cap: rapl, hsmp, dvfs, nvml, amdgpu, amdsmi, rocm-smi, http or none; several
+            joined by ``+`` where GPUs are of two vendors, or more than one may hold limits, such as nvml+amdgpu.
         result: applied, blocked, error or none.
         message: human-readable details. It contains no fluctuating values: every change is a write to the API.
     """
@@ -113,7 +113,7 @@ def all_of(outcomes: Sequence[Outcome]) -> Outcome:
     used = [one for one in distinct if one.backend != "none"]
     first = distinct[0]
     if len(distinct) == 1 or (first.message.startswith(RESTORED) and len({one.message for one in distinct}) == 1):
-        return Outcome(_joined(used), first.result, first.message)
+        return Outcome(joined(one.backend for one in used), first.result, first.message)
     # A backend that holds no limit is named nowhere: a later process would look for one.
     holding = [one for one in used if not one.message.startswith(RESTORED)]
     result = min((one.result for one in distinct), key=_WORST_FIRST.index)
@@ -123,11 +123,12 @@ def all_of(outcomes: Sequence[Outcome]) -> Outcome:
         one.message.removeprefix(lead) if one.backend == "none" else f"{one.backend}: {one.message.removeprefix(lead)}"
         for one in distinct
     )
-    return Outcome(_joined(holding), result, lead + "; ".join(parts))
+    return Outcome(joined(one.backend for one in holding), result, lead + "; ".join(parts))
 
 
-def _joined(outcomes: Iterable[Outcome]) -> str:
-    return _JOINED.join(dict.fromkeys(one.backend for one in outcomes)) or "none"
+def joined(backends: Iterable[str]) -> str:
+    """Backends as one outcome names them; ``none`` without any."""
+    return _JOINED.join(dict.fromkeys(backends)) or "none"
 
 
 def no_gpu(tried: Outcome | None = None) -> Outcome:
