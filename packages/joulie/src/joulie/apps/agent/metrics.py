@@ -112,7 +112,7 @@ def _add_control(families: _Families, node: NodeAgent) -> None:
     families.add("agent_last_cycle_timestamp_seconds", node.last_cycle_epoch_s, name)
     families.add("reconcile_errors", node.errors, name)
     for mode in MODES:
-        families.add("backend_mode", float(mode == node.mode), name, mode)
+        families.add("backend_mode", float(mode in node.mode.split("+")), name, mode)
     for subsystem, outcome in (("cpu", node.cpu), ("gpu", node.gpu)):
         if outcome is not None:
             families.add("agent_control", 1.0, name, subsystem, outcome.result.value)
