@@ -473,8 +473,8 @@ def _hsmp(machine: Machine, buffer: bytearray, write: bool) -> None:
 
 def _add_amdgpu(tree: Tree, number: int, gpu: Gpu) -> None:
     device = f"sys/devices/pci0000:{number + 1:02x}/0000:{number + 1:02x}:00.0"
-    stated = {"vendor": "0x1002", "device": gpu.pci_device, "unique_id": amd_unique_id(number), "product_name": gpu.model}
-    _add_files(tree, device, stated)
+    ids = {"vendor": "0x1002", "device": gpu.pci_device, "unique_id": amd_unique_id(number)}
+    _add_files(tree, device, {**ids, "product_name": gpu.model})
     folder = f"{device}/hwmon/hwmon{number}"
     limits = {"power1_cap_min": gpu.min_w, "power1_cap_max": gpu.max_w, "power1_cap_default": gpu.default_w}
     values = {name: round(limit_w * 1e6) for name, limit_w in limits.items()}

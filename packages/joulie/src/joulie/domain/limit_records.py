@@ -178,8 +178,8 @@ def plan_cap(
 def plan_restore(found: Iterable[FoundLimit], records: Mapping[str, LimitRecord]) -> LimitPlan:
     """Decide the limits of devices without a cap: the originals of those with a record; the others stay as they are.
 
-    It is written whatever is read: the original was read before the first write, and a limit that cannot be read now, or
-    is read late, may still be the cap.
+    They are written whatever is read now: they were read before the first write, and a limit that cannot be read, or is
+    read late, may still be a cap.
 
     Args:
         found: devices now.

@@ -13,7 +13,15 @@ from dataclasses import replace
 from joulie.apps.agent.originals import OriginalLimits
 from joulie.apps.agent.outcome import SIMULATED, Enforcement
 from joulie.domain.limit_contest import RESETS, Contest
-from joulie.domain.limit_records import FoundLimit, LimitPlan, LimitRecord, SameLimit, is_original, plan_cap, plan_restore
+from joulie.domain.limit_records import (
+    FoundLimit,
+    LimitPlan,
+    LimitRecord,
+    SameLimit,
+    is_original,
+    plan_cap,
+    plan_restore,
+)
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.ports import ControlFailedError, ControlRefusedError, NoBackendError
 
