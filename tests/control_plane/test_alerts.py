@@ -44,6 +44,7 @@ USED = 'joulie_energy_budget_used_ratio{namespace="ml",budget="daily"}'
 UNTIL = "joulie_ledger_accounted_until_timestamp_seconds"
 FAILED, FINE = (f'joulie_accounting_cycles_total{{result="{result}"}}' for result in ("error", "ok"))
 FAIL_OPEN = 'apiserver_admission_webhook_fail_open_count{name="pods.grid.joulie.io",type="admit"}'
+TRIALS = 'joulie_operator_trials{reason="GuardBroken"}'
 EXPIRY = "joulie_grid_webhook_certificate_expiry_seconds"
 
 CASES = [
@@ -104,6 +105,13 @@ CASES = [
     Case("JoulieBudgetNear", {USED: "0.95x60"}, fires=BUDGET, summary="EnergyBudget ml/daily is 95% used"),
     Case("JoulieBudgetOver", {USED: "0.95x60"}),
     Case("JoulieBudgetOver", {USED: "1.2x60"}, fires=BUDGET, summary="EnergyBudget ml/daily is exhausted"),
+    Case("JoulieTrialEnded", {TRIALS: "0x60", TRIALS.replace("GuardBroken", "Completed"): "1x60"}),
+    Case(
+        "JoulieTrialEnded",
+        {TRIALS: "0x5 1x60"},
+        fires={"reason": "GuardBroken"},
+        summary="A PowerTrial does not run (GuardBroken)",
+    ),
     Case("JoulieWebhookFailing", {FAIL_OPEN: "7x60"}),
     Case(
         "JoulieWebhookFailing",

@@ -198,6 +198,7 @@ def test_the_course_is_exported_while_this_replica_leads(tmp_path):
         await look(stage, HOUR_S)
         status = (await trial(stage)).status
         assert shown("trial_block") == status.block == 2.0
+        assert shown("trial_blocks") == 2.0 * len(status.protocol.order)
         assert {reason: shown("trials", reason=reason) for reason in ("InBlock", "Waiting", "Invalid")} == {
             "InBlock": 1.0, "Waiting": 1.0, "Invalid": 0.0,
         }  # fmt: skip
@@ -205,9 +206,13 @@ def test_the_course_is_exported_while_this_replica_leads(tmp_path):
         for arm in Arm:
             assert shown("trial_nodes", arm=arm) == 3.0 * found.count(arm)
         stage.metrics.stood_down()
-        assert (shown("trial_block"), shown("trials", reason="InBlock")) == (0.0, None)
+        assert (shown("trial_block"), shown("trial_blocks"), shown("trials", reason="InBlock")) == (0.0, 0.0, None)
 
     play(body, tmp_path, mode=Mode.OBSERVE)
+
+
+def shown_guard(stage, name, **labels):
+    return stage.metrics.registry.get_sample_value(f"joulie_operator_trial_{name}", labels)
 
 
 async def run_jobs(stage, protocol, count, treated_s, failed=False):
@@ -281,6 +286,9 @@ def test_the_guard_ends_a_trial_that_harms_pods_and_a_new_leader_leaves_it_ended
         found = await trial(stage)
         if why is None:
             assert reason(found) == "InBlock"
+            pods, harm = {arm: shown_guard(stage, "pods", arm=arm.value) for arm in Arm}, "slowdown"
+            assert pods == dict.fromkeys(Arm, 24.0)
+            assert (shown_guard(stage, "harm_ratio", harm=harm) or 0.0) == pytest.approx(0.5 / 0.8 if guard else 0.0)
             return
         assert reason(found) == "GuardBroken"
         assert found.status.conditions[0].message.startswith(why)
@@ -288,5 +296,6 @@ def test_the_guard_ends_a_trial_that_harms_pods_and_a_new_leader_leaves_it_ended
         stage.start()
         assert await look(stage, HOUR_S) == dict.fromkeys(FLEET, (None, None))
         assert reason(await trial(stage)) == "GuardBroken"
+        assert {shown_guard(stage, "pods", arm=arm.value) for arm in Arm} == {None}, "nothing is judged any more"
 
     play(body, tmp_path, mode=Mode.OBSERVE)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from joulie.domain.trial.guard import Bounds, EndedPod, Harm, broken, estimates, sequence
+from joulie.domain.trial.guard import Bounds, EndedPod, Harm, broken, estimates, sequence, used
 from joulie.domain.trial.protocol import Arm
 from joulie.domain.units import InvalidQuantityError
 
@@ -63,6 +63,19 @@ def test_a_bound_is_broken_only_when_even_the_lower_bound_exceeds_it():
     assert broken(found, Bounds(slowdown=0.099)) == ""
     assert broken(found, Bounds(slowdown=0.05)).startswith("pods on enforced nodes run longer by 1")
     assert broken(found, Bounds()) == ""
+
+
+def test_how_much_of_a_bound_is_used_is_told_beyond_doubt():
+    found = estimates(pods(np.random.default_rng(1), 3000, slowdown=0.10))
+    low = found[Harm.SLOWDOWN].low
+    assert used(found, Bounds(slowdown=0.5, wait_s=1e9)) == {
+        Harm.SLOWDOWN: pytest.approx(low / 0.5),
+        Harm.WAIT: pytest.approx(0.0, abs=1e-6),
+    }
+    assert used(found, Bounds(slowdown=low * 0.99))[Harm.SLOWDOWN] > 1.0
+    assert used(found, Bounds(slowdown=0.0)) == {}
+    no_harm = estimates(pods(np.random.default_rng(2), 400))
+    assert used(no_harm, Bounds(failures=0.1))[Harm.FAILURES] == 0.0
 
 
 def test_nothing_is_judged_by_few_pods():

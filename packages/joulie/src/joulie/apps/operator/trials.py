@@ -42,7 +42,7 @@ from joulie.domain.control import ControlledNode, Decision
 from joulie.domain.mode import Mode
 from joulie.domain.quantities import SECONDS_PER_MINUTE
 from joulie.domain.trial.draw import TrialNode, draw
-from joulie.domain.trial.guard import broken, estimates
+from joulie.domain.trial.guard import broken, estimates, used
 from joulie.domain.trial.protocol import MIN_PAIRS, Arm, Protocol
 from joulie.domain.units import InvalidQuantityError
 from joulie.program.leadership import NotLeadingError
@@ -124,15 +124,16 @@ class Trials:
         trials = await self._trials()
         self._boundary_s = math.inf
         arms: Mapping[str, Arm] = {}
-        running, block = "", 0
+        running, block, blocks = "", 0, 0
         reasons = []
         for trial in sorted(trials, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name)):
             status, wanted = self._course(trial, running)
             if wanted:
                 running, arms, block = trial.metadata.name, wanted, status.block or 0
+                blocks = 0 if status.protocol is None else 2 * len(status.protocol.order)
             reasons.append(status.conditions[0].reason)
             await self._report(trial, status)
-        self._metrics.show(reasons, block, arms)
+        self._metrics.show(reasons, block, blocks, arms)
         await self._label(running, arms)
 
     async def _trials(self) -> Sequence[PowerTrial]:
@@ -183,11 +184,14 @@ class Trials:
         """
         bounds = bounds_of(trial)
         if bounds is None:
+            self._metrics.forget_guard()
             return ""
         if self._pods is None or self._pods.protocol != protocol:
             self._pods = TrialPods(protocol)
         self._pods.look(self._view.pods.values(), self._now_s())
-        return broken(estimates(self._pods.ended), bounds)
+        found = estimates(self._pods.ended)
+        self._metrics.show_guard((pod.arm for pod in self._pods.ended), used(found, bounds))
+        return broken(found, bounds)
 
     def _drawn(self, trial: PowerTrial) -> Protocol | None:
         """Draw a trial from the nodes as they are now; None without a decision, which says how loaded they are."""

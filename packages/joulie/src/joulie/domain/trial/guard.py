@@ -56,6 +56,10 @@ class Bounds:
             if (value := getattr(self, name)) is not None:
                 finite_number(name, value, minimum=0.0)
 
+    def of(self, harm: Harm) -> float | None:
+        """The bound of one harm, in its own unit."""
+        return {Harm.SLOWDOWN: self.slowdown, Harm.FAILURES: self.failures, Harm.WAIT: self.wait_s}[harm]
+
 
 class EndedPod(NamedTuple):
     """A pod that ended within a trial, having run under one arm only.
@@ -115,7 +119,7 @@ def estimates(ended: Iterable[EndedPod]) -> Mapping[Harm, Estimate]:
     """What the pods of a trial so far say; without what too few of them tell."""
     pods = list(ended)
     found = {
-        Harm.SLOWDOWN: _slowdown([pod for pod in pods if not pod.failed and pod.runtime_s > 0.0]),
+        Harm.SLOWDOWN: slowdown([pod for pod in pods if not pod.failed and pod.runtime_s > 0.0]),
         Harm.FAILURES: _failures(pods),
         Harm.WAIT: _wait([pod.wait_s for pod in pods if pod.wait_s is not None]),
     }
@@ -124,14 +128,23 @@ def estimates(ended: Iterable[EndedPod]) -> Mapping[Harm, Estimate]:
 
 def broken(found: Mapping[Harm, Estimate], bounds: Bounds) -> str:
     """Which bound is broken, in words; empty if none is. A bound is broken where the lower bound exceeds it."""
-    limits = {Harm.SLOWDOWN: bounds.slowdown, Harm.FAILURES: bounds.failures, Harm.WAIT: bounds.wait_s}
     for harm, one in found.items():
-        limit = limits[harm]
+        limit = bounds.of(harm)
         if limit is not None and one.low > limit:
             return (
                 f"{_WORDS[harm]} {_said(harm, one.value)}, at least {_said(harm, one.low)}, bound {_said(harm, limit)}"
             )
     return ""
+
+
+def used(found: Mapping[Harm, Estimate], bounds: Bounds) -> Mapping[Harm, float]:
+    """How much of each bound is used beyond doubt: its harm's lower bound over it, at least 0; a broken one has more
+    than 1. Without bounds of 0, of which every share is too much."""
+    return {
+        harm: max(one.low, 0.0) / limit
+        for harm, one in found.items()
+        if (limit := bounds.of(harm)) is not None and limit
+    }
 
 
 _WORDS = {
@@ -145,8 +158,11 @@ def _said(harm: Harm, value: float) -> str:
     return f"{value / SECONDS_PER_MINUTE:.1f} min" if harm is Harm.WAIT else f"{value:.1%}"
 
 
-def _slowdown(pods: Sequence[EndedPod]) -> Estimate | None:
-    """The effect of the arm on the logarithm of runtimes, with an effect of each owner; errors by White's estimator."""
+def slowdown(pods: Sequence[EndedPod]) -> Estimate | None:
+    """By which share pods run longer on treated nodes; None with too few of either arm.
+
+    The effect of the arm on the logarithm of runtimes, with an effect of each owner; errors by White's estimator.
+    """
     by_owner: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for pod in pods:
         by_owner[pod.owner].append((1.0 if pod.arm is Arm.TREATMENT else 0.0, math.log(pod.runtime_s)))
