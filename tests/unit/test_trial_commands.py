@@ -201,6 +201,29 @@ def test_no_pod_counts_more_than_once(spans, offset_s):
     assert 0.0 <= found.enforced <= 1.0 + 1e-9
 
 
+def test_a_pod_under_both_arms_counts_by_what_it_did_under_each():
+    protocol = drawn()
+    arms_of = [protocol.arms_at(START_S + hour * HOUR_S) for hour in range(BLOCKS)]
+    lasts_s = {Arm.CONTROL: 1200.0, Arm.TREATMENT: 1500.0}
+    alone = [
+        pod(node, START_S + hour * HOUR_S + 900.0, START_S + hour * HOUR_S + 900.0 + lasts_s[arm])
+        for hour, arms in enumerate(arms_of)
+        for node, arm in arms.items()
+    ]
+    hour = next(hour for hour in range(0, BLOCKS, 2) if arms_of[hour]["n0"] is Arm.TREATMENT)
+    edge_s = START_S + (hour + 1) * HOUR_S
+    across = pod("n0", edge_s - 1800.0, edge_s + 1800.0, owner="long")
+    other = pod("n0", edge_s + HOUR_S + 900.0, edge_s + HOUR_S + 960.0, owner="long")
+    found = measure(
+        protocol, [*alone, across, other], Metered(NODES, START_S, STEP_S, np.full((4, 12 * BLOCKS), 100.0))
+    )
+    assert found.slowdown == pytest.approx(0.25)
+    units = {one.block: one.work.get("ns/Job/long", 0.0) for one in found.blocks if one.node == "n0"}
+    whole_s = 1800.0 / 1.25 + 1800.0  # as long as it would have run where nothing is enforced
+    assert units[hour] == pytest.approx(1800.0 / 1.25 / whole_s)
+    assert units[hour + 1] == pytest.approx(1200.0 / whole_s)  # the washout does not count
+
+
 def test_pods_that_failed_or_still_run_are_no_work():
     protocol = drawn()
     pods = [

@@ -1,8 +1,8 @@
 """What the nodes of a trial did in each block: energy by their meters, and work by the pods that they completed.
 
 Work is what pods completed, never the time that they held cores or GPUs: a job that a limit slows holds them longer.
-A completed pod counts in proportion to the time that it ran within a block. For a pod that ran under both arms this is
-again a share of time, so the share of such work is part of the result.
+A completed pod counts in proportion to what it did within a block. Of a pod that ran under both arms that is not its
+time: under treatment an hour of it did less. By how much is known from the pods that ran under one arm alone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from joulie.domain.recording import Exit, NodeRecord, PodRecord
 from joulie.domain.trial.estimate import NodeBlock
+from joulie.domain.trial.guard import EndedPod, slowdown
 from joulie.domain.trial.protocol import Arm, Block, Protocol, arms
 from joulie.domain.units import FloatArray, IntArray
 
@@ -57,6 +58,8 @@ class Measured:
         blocks: energy and work of each node in each block that was recorded.
         joules_per_unit: weight of a completed pod, by owner.
         both_arms: share of the weighted work by pods that ran under both arms.
+        slowdown: by which share pods ran longer on enforced nodes, which pods under both arms are counted by; 0 where
+            too few pods ran under one arm alone to tell.
         enforced: share of the weighted work that was done on enforced nodes.
         uncounted_owners: number of owners whose pods completed in one arm only, which are not counted as work.
     """
@@ -64,6 +67,7 @@ class Measured:
     blocks: tuple[NodeBlock, ...]
     joules_per_unit: Mapping[str, float]
     both_arms: float
+    slowdown: float
     enforced: float
     uncounted_owners: int
 
@@ -91,19 +95,35 @@ class _Calendar:
         found = {one.index: metered.steps_within(one.measured_from_s, one.end_s) for one in self._blocks}
         self.steps = {index: steps for index, steps in found.items() if steps is not None}
 
-    def parts(self, pod: PodRecord) -> Iterator[_Done]:
-        """What a completed pod did in the measured time of each block."""
-        assert pod.started_s is not None
-        assert pod.ended_s is not None
+    def under_one_arm(self, pod: PodRecord) -> EndedPod | None:
+        """A completed pod that ran within the trial and under one arm alone; None for any other."""
+        from_s, until_s = _span(pod)
+        arms_of = {self._arm(block, pod.node or "") for block in self._during(from_s, until_s)}
+        if len(arms_of) != 1 or from_s < self._blocks[0].start_s or until_s > self._blocks[-1].end_s:
+            return None
+        return EndedPod(owner_of(pod), arms_of.pop(), until_s - from_s, failed=False)
+
+    def parts(self, pod: PodRecord, slower: float) -> Iterator[_Done]:
+        """What a completed pod did in the measured time of each block.
+
+        Args:
+            pod: the pod.
+            slower: by which share pods run longer on treated nodes. Time outside the trial counts as untreated.
+        """
+        from_s, until_s = _span(pod)
         node = pod.node or ""
-        during = self._during(pod.started_s, pod.ended_s)
-        both = len({self._arm(block, node) for block in during}) > 1
-        for block in during:
+        during = [(block, self._arm(block, node)) for block in self._during(from_s, until_s)]
+        rate = {Arm.TREATMENT: 1.0 / (1.0 + slower), Arm.CONTROL: 1.0}
+        treated_s = math.fsum(
+            min(until_s, block.end_s) - max(from_s, block.start_s) for block, arm in during if arm is Arm.TREATMENT
+        )
+        whole_s = until_s - from_s - treated_s + treated_s * rate[Arm.TREATMENT]
+        both = len({arm for _, arm in during}) > 1
+        for block, arm in during:
             steps = self.steps.get(block.index)
-            within_s = 0.0 if steps is None else self._overlap_s(steps, pod.started_s, pod.ended_s)
+            within_s = 0.0 if steps is None else self._overlap_s(steps, from_s, until_s)
             if within_s > 0.0:
-                units = within_s / (pod.ended_s - pod.started_s)
-                yield _Done(node, block.index, owner_of(pod), self._arm(block, node), units, both)
+                yield _Done(node, block.index, owner_of(pod), arm, within_s * rate[arm] / whole_s, both)
 
     def _during(self, from_s: float, until_s: float) -> Sequence[Block]:
         begin_s = self._blocks[0].start_s
@@ -136,7 +156,9 @@ def measure(protocol: Protocol, pods: Iterable[PodRecord], metered: Metered) -> 
     calendar = _Calendar(protocol, metered)
     taking_part = set(names)
     completed = [pod for pod in pods if _completed(pod) and pod.node in taking_part]
-    done = [part for pod in completed for part in calendar.parts(pod)]
+    alone = slowdown([ended for pod in completed if (ended := calendar.under_one_arm(pod)) is not None])
+    slower = 0.0 if alone is None else alone.value
+    done = [part for pod in completed for part in calendar.parts(pod, slower)]
     weights = _weights(completed, metered, index)
     under: defaultdict[str, set[Arm]] = defaultdict(set)
     for one in done:
@@ -159,6 +181,7 @@ def measure(protocol: Protocol, pods: Iterable[PodRecord], metered: Metered) -> 
         tuple(blocks),
         counted,
         both_arms=share(one for one in done if one.both_arms),
+        slowdown=slower,
         enforced=share(one for one in done if one.arm is Arm.TREATMENT),
         uncounted_owners=len(under) - len(counted),
     )
@@ -168,6 +191,13 @@ def owner_of(pod: PodRecord) -> str:
     """The workload of a pod; a pod without one is its own."""
     kind, name = (pod.owner_kind, pod.owner_name) if pod.owner_name else ("Pod", pod.name)
     return f"{pod.namespace}/{kind}/{name}"
+
+
+def _span(pod: PodRecord) -> tuple[float, float]:
+    """From when until when a completed pod ran, s since the epoch."""
+    assert pod.started_s is not None
+    assert pod.ended_s is not None
+    return pod.started_s, pod.ended_s
 
 
 def _completed(pod: PodRecord) -> bool:
