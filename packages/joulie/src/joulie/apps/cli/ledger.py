@@ -12,11 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+import msgspec
 
 from joulie.adapters.inventory_file import load_inventory
 from joulie.adapters.ledger import SqlLedger, open_ledger
 from joulie.adapters.program_api.report import report_answer
 from joulie.adapters.signing import Ed25519Signer, KeyFileError, read_public_key, verify_signature
+from joulie.apps.cli.month_report import measured_savings, month_document, problem_of
 from joulie.apps.kubectl.report import print_report
 from joulie.domain.accounting.factors import FACTOR_KINDS, FactorKind
 from joulie.domain.accounting.inventory import Inventory
@@ -26,6 +28,7 @@ from joulie.domain.accounting.sci import report
 from joulie.domain.quantities import JOULES_PER_KWH
 from joulie.ports import LedgerError
 from joulie.program.commands import CommandGroup
+from joulie.program.documents import print_document
 from joulie.program.errors import UserError
 from joulie.program.numbers import FiniteFloat
 
@@ -178,23 +181,83 @@ def export(url: str) -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="YAML file of contracts and residual mixes; without it, market-based emissions are unknown.",
 )
+@click.option(
+    "--trial",
+    "trials",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="What `joulie trial report -o json` wrote of a trial in that month, for its saving; can be given again.",
+)
+@click.option(
+    "--key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="PEM file with an Ed25519 private key to sign the report with (-o json).",
+)
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", help="Output format.")
 @click.pass_obj
-def report_month(url: str, month: str, file: Path | None, output: str) -> None:
+def report_month(
+    url: str, month: str, file: Path | None, trials: tuple[Path, ...], key: Path | None, output: str
+) -> None:
     """Report a MONTH (2026-10, UTC): SCI by workload (ISO/IEC 21031), and emissions by the GHG Protocol.
 
     examples/recompute_report.py computes it again from the export and the report's own factors.
     """
+    if key is not None and output != "json":
+        raise UserError("a signed report is JSON: add -o json")
     try:
         inventory = Inventory() if file is None else load_inventory(file)
         asked = Month.parse(month)
+        signer = None if key is None else Ed25519Signer(key)
     except ValueError as error:
         raise UserError(str(error)) from error
+    savings = measured_savings(trials, asked)
     with _opened(url) as opened:
         records = opened.month(asked)
     if not records.energy and not records.earlier:
         raise UserError(f"nothing is booked in {asked}")
-    print_report(report_answer(report(records, inventory)), output)
+    answer = report_answer(report(records, inventory))
+    if output != "table":
+        print_document(month_document(answer, savings, signer), output)
+        return
+    print_report(answer, output)
+    for one in savings:
+        click.echo(f"- {one.how_known}, {one.start_time} to {one.end_time}: {one.headline}")
+
+
+@ledger.command("check")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--public-key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="PEM file with the only key that may have signed; without it, the report's own is printed.",
+)
+@click.option(
+    "--trial",
+    "trials",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A trial's report to which it should be linked; can be given again.",
+)
+def check(file: Path, public_key: Path | None, trials: tuple[Path, ...]) -> int:
+    """Check the signature of a report FILE that `joulie ledger report --key` wrote. It needs no ledger.
+
+    Exit codes: 0 it is as it was signed; 1 it is not, and why is printed; 2 a file cannot be read.
+    """
+    key = None if public_key is None else _readable(public_key)
+    try:
+        document = msgspec.json.decode(file.read_bytes())
+        contents = {one: one.read_bytes() for one in trials}
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: {error}") from error
+    if problem := problem_of(document, key, contents):
+        click.echo(f"DO NOT BELIEVE {file}: {problem}")
+        return BROKEN
+    click.echo(f"the report of {document.get('month')} is as it was signed")
+    click.echo(
+        f"signed by {document['signature']['publicKey']}"
+        + ("" if key else " (give --public-key to check whose that is)")
+    )
+    return 0
 
 
 @contextmanager
