@@ -57,9 +57,9 @@ class TrialReport:
         return [
             "The interval is that of a test by changes of sign over pairs of blocks: it rests on the random order"
             " alone, and holds for a saving that is the same share in every block.",
-            f"{self.measured.both_arms:.1%} of the work is of pods that ran under both arms. It counts by time, an enforced"
-            f" hour as {1.0 / (1.0 + self.measured.slowdown):.3f} of an observed one: pods under one arm alone ran"
-            f" {self.measured.slowdown:+.1%} longer where enforced.",
+            f"{self.measured.both_arms:.1%} of the work is of pods that ran under both arms. It counts by time, an"
+            f" enforced hour as {1.0 / (1.0 + self.measured.slowdown):.3f} of an observed one: pods under one arm alone"
+            f" ran {self.measured.slowdown:+.1%} longer where enforced.",
             f"{self.measured.enforced:.1%} of the work was done on enforced nodes: far from half means that pods moved"
             " between the halves.",
             *self._spill_over,

@@ -138,8 +138,10 @@ def broken(found: Mapping[Harm, Estimate], bounds: Bounds) -> str:
 
 
 def used(found: Mapping[Harm, Estimate], bounds: Bounds) -> Mapping[Harm, float]:
-    """How much of each bound is used beyond doubt: its harm's lower bound over it, at least 0; a broken one has more
-    than 1. Without bounds of 0, of which every share is too much."""
+    """How much of each bound is used beyond doubt: its harm's lower bound over it, at least 0; of a broken one above 1.
+
+    Bounds of 0, of which there is no share, are left out.
+    """
     return {
         harm: max(one.low, 0.0) / limit
         for harm, one in found.items()
