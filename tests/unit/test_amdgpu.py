@@ -207,11 +207,12 @@ def test_h5_a_known_board_with_another_name_is_that_board(garbage: str) -> None:
     assert {device.model for device in Amdgpu(sys, files).devices()} == {"AMD Instinct MI300X"}
 
 
-def test_h5_a_device_id_that_is_none_identifies_no_gpu() -> None:
+@pytest.mark.parametrize("garbage", ["<unknown>\n", "\n"])
+def test_h5_a_device_id_that_is_none_identifies_no_gpu(garbage: str) -> None:
     machine = Machine(MACHINES["mi300x"])
     files, sys = MachineFiles(machine, lambda: 0.0), Path("/machine/sys")
     read = files.read
-    files.read = lambda path: "<unknown>\n" if path.name in {"product_name", "device"} else read(path)
+    files.read = lambda path: garbage if path.name in {"product_name", "device"} else read(path)
     limiter = Amdgpu(sys, files)
     assert all(device.limit_w is None for device in limiter.devices())
     files.read = read

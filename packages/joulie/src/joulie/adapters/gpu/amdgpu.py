@@ -161,12 +161,19 @@ class _Driver:
 
         The name is not that of a known board unless it has the board's family in it.
         """
-        name, number = self._stated(device / "product_name"), self._stated(device / "device")
-        if name is None or number is None or (number and not _PCI_ID.fullmatch(number.lower())):
+        name, number = self._stated(device / "product_name"), self._pci_id(device / "device")
+        if name is None or number is None:
             return None
-        known = _MODELS.get(number.lower(), "")
+        known = _MODELS.get(number, "")
         family = _FAMILY.search(known)
         return known if family and family[0] not in name.upper() else name
+
+    def _pci_id(self, file: Path) -> str | None:
+        """A PCI device id, empty if there is no such file; None if it cannot be read: the kernel's is never empty."""
+        if not self.files.exists(file):
+            return ""
+        number = (read_text(self.files, file) or "").lower()
+        return number if _PCI_ID.fullmatch(number) else None
 
     def _stated(self, file: Path) -> str | None:
         """Content of a file, empty if there is none; None if it cannot be read as a whole."""
