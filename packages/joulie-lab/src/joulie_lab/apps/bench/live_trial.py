@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import numpy as np
 
-from joulie.domain.policies import StaticPartition
-from joulie.domain.policy import PolicySettings
-from joulie.domain.units import SECONDS_PER_HOUR, ZERO_CELSIUS_K
+from joulie.domain.trial.estimate import Saving
 from joulie.program.numbers import FiniteRange
-from joulie_lab.apps.bench.live_trial_run import BLOCK_S, LiveTrial, Plan, run_trial, trial_s
+from joulie_lab.apps.bench.live_trial_native import MAX_BOTH_ARMS, Truth, native_trial, truth_of
+from joulie_lab.apps.bench.live_trial_run import BLOCK_S, WASHOUT_S, LiveTrial, Plan, run_trial, trial_s
 from joulie_lab.apps.bench.report import Page, Report, Table
 from joulie_lab.apps.bench.run import PATH, benchmark, tell
 from joulie_lab.apps.trial.result import TrialReport, report
 from joulie_lab.benchmarks.results import Figures
-from joulie_lab.simulation.experiment.outcome import Outcome
 from joulie_lab.simulation.experiment.scenario import NodeGroup
-from joulie_lab.simulation.live.fleet import LiveFleet
-from joulie_lab.simulation.native.control import Control
 from joulie_lab.simulation.native.nodes import SimNode, sim_nodes
-from joulie_lab.simulation.native.runtime import Setup, run
 from joulie_lab.simulation.report.charts import PALETTE
 from joulie_lab.simulation.report.png import canvas
-from joulie_lab.simulation.schedulers import KUBE
 from joulie_lab.simulation.trace import JobProfile, TraceJob
 
 if TYPE_CHECKING:
@@ -39,11 +33,12 @@ _CORES, _BUSY, _LENGTH_S, _LOAD = 96, 0.95, 800.0, 0.7
 """Cores of a job, their utilisation, its mean run time, s, and the share of the nodes that jobs take in the mean."""
 _MEMORY = {"compute": 0.3, "mixed": 0.5, "memory": 0.7}
 """Memory intensity of the jobs, by workload."""
-_MAX_BOTH_ARMS, _MAX_FAILURES_PERCENT = 0.25, 5.0
+_MAX_FAILURES_PERCENT = 5.0
 _SETTLING_S = 600.0
 """Wall time for programs to start and end, for which there are jobs too, s."""
 _SMALL_BLOCKS = 2
-_AMBIENT_K = ZERO_CELSIUS_K + 22.0
+_SEEDS, _SMALL_SEEDS = range(51, 57), range(51, 52)
+"""Seeds of native trials beside the run's own: of others than the estimator was chosen by."""
 
 
 class Pair(Figures, frozen=True):
@@ -73,6 +68,22 @@ class Saved(Figures, frozen=True):
         return f"{self.saved:.1%}{interval}"
 
 
+class Native(Figures, frozen=True):
+    """The same trial in the native runtime: nodes, draw, washout and lateness of the live one.
+
+    Attributes:
+        seed: seed of its jobs.
+        truth: what enforcing all nodes saves with these jobs, as a share.
+        trial: the saving by the trial.
+        equal_work: the same at equal work.
+    """
+
+    seed: int
+    truth: float
+    trial: Saved | None
+    equal_work: Saved | None
+
+
 class LiveTrialResult(Figures, frozen=True):
     """A PowerTrial on a real control plane, and what was to be found.
 
@@ -85,17 +96,26 @@ class LiveTrialResult(Figures, frozen=True):
         reason: reason of the trial's condition at its end.
         labelled_pct: nodes with the mode of the draw, in the middle of each block, %.
         capped_pct: nodes whose CPUs were capped as their mode says, in the middle of each block, %.
+        washout_s: wall time at the beginning of each block that does not count, s.
+        switched_s: median of the wall time from the beginning of a block until all its CPUs were capped as its draw
+            says, s.
+        latest_switch_s: the longest of these times, s.
         labels_left: nodes that still carried a label of the trial after it.
         pods: pods that were completed in blocks.
         both_arms: share of the work by pods that ran under both arms.
+        slowdown: by which share pods ran longer on enforced nodes.
         enforced: share of the work that was done on enforced nodes.
         refused: why no saving is given; empty if one is.
         trial: the saving by the trial.
+        equal_work: the saving at equal work.
+        elasticity: by how many per cent the energy of observed nodes grows with 1 % more work.
         all_or_none: that by the blocks in which all nodes were enforced, or none.
         truth: saving of the same jobs on the same nodes, all of them enforced, in the native runtime.
         truth_slowdown: by which factor jobs then run longer in the mean.
         idle_share: share of the energy without enforcement that the nodes would draw idle, in the native runtime.
-        held_pct: 100 if the interval holds the truth, 0 if not.
+        held_pct: 100 if the interval of energy per work holds the truth, 0 if not.
+        held_at_equal_work_pct: the same of the saving at equal work.
+        native: the same trial in the native runtime, first with the run's own jobs.
         pairs: every pair of blocks.
     """
 
@@ -107,17 +127,25 @@ class LiveTrialResult(Figures, frozen=True):
     reason: str
     labelled_pct: float
     capped_pct: float
+    washout_s: float
+    switched_s: float
+    latest_switch_s: float
     labels_left: int
     pods: int
     both_arms: float
+    slowdown: float
     enforced: float
     refused: str
     trial: Saved | None
+    equal_work: Saved | None
+    elasticity: float | None
     all_or_none: Saved | None
     truth: float
     truth_slowdown: float
     idle_share: float
     held_pct: float | None
+    held_at_equal_work_pct: float | None
+    native: Sequence[Native]
     pairs: Sequence[Pair]
 
     @property
@@ -125,21 +153,54 @@ class LiveTrialResult(Figures, frozen=True):
         """Saving that spill-over hides: each half's idle energy is divided by the work that it got."""
         return self.idle_share * float(np.log((1.0 - self.enforced) / self.enforced))
 
+    @property
+    def native_bias(self) -> Bias:
+        """By how much native trials miss the truth by energy per work."""
+        return _bias([one.trial.saved - one.truth for one in self.native if one.trial is not None])
+
+    @property
+    def native_bias_at_equal_work(self) -> Bias:
+        """By how much they miss it at equal work."""
+        return _bias([one.equal_work.saved - one.truth for one in self.native if one.equal_work is not None])
+
+
+class Bias(NamedTuple):
+    """Mean difference from the truth and its standard error, as shares; the error is NaN for one trial."""
+
+    mean: float
+    error: float
+
+
+def _bias(differences: Sequence[float]) -> Bias:
+    if not differences:
+        return Bias(math.nan, math.nan)
+    spread = float(np.std(differences, ddof=1)) if len(differences) > 1 else math.nan
+    return Bias(float(np.mean(differences)), spread / math.sqrt(len(differences)))
+
 
 def tables(result: LiveTrialResult) -> Iterator[Table]:
     """What came out, and every pair."""
     rows = [
-        ("saved by the trial", "-" if result.trial is None else result.trial.text),
-        ("all nodes or none", "-" if result.all_or_none is None else result.all_or_none.text),
+        ("saved by the trial, energy per work", _text(result.trial)),
+        ("saved by the trial, at equal work", _text(result.equal_work)),
+        ("all nodes or none", _text(result.all_or_none)),
         ("the same jobs natively, all nodes enforced and none", f"{result.truth:.1%}"),
         ("blocks", f"{result.blocks}"),
         ("nodes with the mode of the draw", f"{result.labelled_pct:.1f} %"),
         ("nodes capped as their mode says", f"{result.capped_pct:.1f} %"),
+        ("from the beginning of a block to its caps, median", f"{result.switched_s:.1f} s"),
+        ("the longest", f"{result.latest_switch_s:.1f} s"),
         ("pods completed", f"{result.pods:,}"),
         ("work of pods that ran under both arms", f"{result.both_arms:.1%}"),
+        ("enforced pods run longer by", f"{result.slowdown:.1%}"),
         ("work on enforced nodes", f"{result.enforced:.1%}"),
     ]
     yield Table(f"{result.nodes} nodes, {result.scale:.1f} times the clock", ("", ""), rows)
+    yield Table(
+        "The same trial natively",
+        ("jobs", "truth, %", "energy per work", "at equal work"),
+        [(f"{one.seed}", f"{100.0 * one.truth:.1f}", _text(one.trial), _text(one.equal_work)) for one in result.native],
+    )
     yield Table(
         "Pairs of blocks",
         ("pair", "enforced first", "saved, %"),
@@ -149,6 +210,10 @@ def tables(result: LiveTrialResult) -> Iterator[Table]:
         ],
         labels=2,
     )
+
+
+def _text(saved: Saved | None) -> str:
+    return "-" if saved is None else saved.text
 
 
 def figure(result: LiveTrialResult) -> Figure:
@@ -174,9 +239,10 @@ def figure(result: LiveTrialResult) -> Figure:
 
 
 def _page(result: LiveTrialResult) -> dict[str, Any]:
-    found, pairs = tables(result)
+    found, native, pairs = tables(result)
     return {
         "found": found,
+        "native": native,
         "pairs": pairs,
         "cpu": _CPU,
         "cores": _CORES,
@@ -206,8 +272,8 @@ def live_trial(*, small: bool, nodes: int, time_scale: float, seed: int, logs: P
     plan = Plan(fleet, jobs, time_scale, _MAX_FAILURES_PERCENT, blocks)
     with TemporaryDirectory() as folder:
         found = run_trial(plan, Path(folder), tell, logs)
-    tell("running the same jobs natively")
-    return evaluated(plan, found, truth_of(fleet, jobs))
+    tell("running the same trial natively")
+    return evaluated(plan, found, truth_of(fleet, jobs), seed, _SMALL_SEEDS if small else _SEEDS)
 
 
 def made_jobs(nodes: Sequence[SimNode], duration_s: float, seed: int) -> list[TraceJob]:
@@ -231,44 +297,18 @@ def made_jobs(nodes: Sequence[SimNode], duration_s: float, seed: int) -> list[Tr
     ]
 
 
-@dataclass(frozen=True)
-class Truth:
-    """What enforcing all nodes does to the jobs, by the native runtime."""
+def evaluated(plan: Plan, found: LiveTrial, truth: Truth, seed: int, others: Sequence[int]) -> LiveTrialResult:
+    """Evaluate a run as `joulie trial report` does, and the same trial in the native runtime.
 
-    saved: float
-    slowdown: float
-    idle_share: float
-
-
-def truth_of(nodes: Sequence[SimNode], jobs: Sequence[TraceJob]) -> Truth:
-    """Run all jobs with no node and with all nodes enforced."""
-    duration_s = jobs[-1].submit_s + SECONDS_PER_HOUR
-
-    def played(control: Control | None) -> Outcome:
-        return run(
-            Setup(nodes=tuple(nodes), duration_s=duration_s, control=control, scheduler=KUBE, n_samples=100), jobs
-        )
-
-    free, capped = played(None), played(Control(StaticPartition(PolicySettings(static_hp_frac=0.0))))
-    idle_w = float(LiveFleet([node.spec for node in nodes], ambient_k=_AMBIENT_K).wall_w.sum())
-    return Truth(
-        saved=1.0 - capped.it_j / free.it_j,
-        slowdown=_mean_run_s(capped) / _mean_run_s(free),
-        idle_share=idle_w * duration_s / free.it_j,
-    )
-
-
-def _mean_run_s(outcome: Outcome) -> float:
-    return float(
-        np.mean([one.end_s - one.start_s for one in outcome.jobs if one.end_s is not None and one.start_s is not None])
-    )
-
-
-def evaluated(plan: Plan, found: LiveTrial, truth: Truth) -> LiveTrialResult:
-    """Evaluate a run as `joulie trial report` does."""
-    one = report("trial", found.protocol, found.pods, found.metered, _MAX_BOTH_ARMS)
-    trial = one.saving
-    held = None if trial is None or trial.low is None or trial.high is None else trial.low <= truth.saved <= trial.high
+    Args:
+        plan: what was run.
+        found: what came of it.
+        truth: what was to be found.
+        seed: seed of the run's jobs.
+        others: seeds of other jobs of native trials.
+    """
+    one = report("trial", found.protocol, found.pods, found.metered, MAX_BOTH_ARMS)
+    trial, equal_work = _saved(one.saving), _saved(one.equal_work)
     looked = len(found.seen) * len(plan.nodes)
     return LiveTrialResult(
         nodes=len(plan.nodes),
@@ -279,17 +319,25 @@ def evaluated(plan: Plan, found: LiveTrial, truth: Truth) -> LiveTrialResult:
         reason=found.reason,
         labelled_pct=100.0 * sum(block.labelled for block in found.seen) / looked,
         capped_pct=100.0 * sum(block.capped for block in found.seen) / looked,
+        washout_s=WASHOUT_S,
+        switched_s=float(np.median(found.switched_s)),
+        latest_switch_s=max(found.switched_s),
         labels_left=found.labels_left,
         pods=_completed(found),
         both_arms=one.measured.both_arms,
+        slowdown=one.measured.slowdown,
         enforced=one.measured.enforced,
         refused=one.refused,
-        trial=_saved(one, whole=False),
-        all_or_none=_saved(one, whole=True),
+        trial=trial,
+        equal_work=equal_work,
+        elasticity=one.result.elasticity,
+        all_or_none=None if one.refused else _saved(one.result.whole),
         truth=truth.saved,
         truth_slowdown=truth.slowdown,
         idle_share=truth.idle_share,
-        held_pct=None if held is None else 100.0 * held,
+        held_pct=_held(trial, truth.saved),
+        held_at_equal_work_pct=_held(equal_work, truth.saved),
+        native=list(_natives(plan, found, truth, seed, others)),
         pairs=[
             Pair(
                 found.protocol.order[pair.pair], None if pair.log_ratio is None else 1.0 - float(np.exp(pair.log_ratio))
@@ -299,9 +347,29 @@ def evaluated(plan: Plan, found: LiveTrial, truth: Truth) -> LiveTrialResult:
     )
 
 
-def _saved(one: TrialReport, *, whole: bool) -> Saved | None:
-    saving = one.result.whole if whole else one.saving
-    return None if one.refused or saving is None else Saved(saving.saved, saving.low, saving.high, saving.pairs)
+def _natives(plan: Plan, found: LiveTrial, truth: Truth, own: int, others: Sequence[int]) -> Iterator[Native]:
+    """The same trial with the run's own jobs, and with others of as many seeds."""
+    nodes, protocol = plan.nodes, found.protocol
+    late_s = float(np.median(found.switched_s)) * found.scale
+    yield _native(own, truth.saved, native_trial(nodes, plan.jobs, protocol, late_s))
+    for seed in others:
+        jobs = made_jobs(nodes, max(plan.jobs[-1].submit_s, protocol.end_s), seed)
+        yield _native(seed, truth_of(nodes, jobs).saved, native_trial(nodes, jobs, protocol, late_s))
+
+
+def _native(seed: int, truth: float, one: TrialReport) -> Native:
+    return Native(seed, truth, _saved(one.saving), _saved(one.equal_work))
+
+
+def _saved(saving: Saving | None) -> Saved | None:
+    return None if saving is None else Saved(saving.saved, saving.low, saving.high, saving.pairs)
+
+
+def _held(saved: Saved | None, truth: float) -> float | None:
+    """100 if an interval holds the truth, 0 if not, None without an interval."""
+    if saved is None or saved.low is None or saved.high is None:
+        return None
+    return 100.0 * (saved.low <= truth <= saved.high)
 
 
 def _completed(found: LiveTrial) -> int:

@@ -37,6 +37,8 @@ from joulie_lab.simulation.trace import TraceJob
 TRIAL = "trial"
 BLOCK_S = 60.0
 """Wall time of a block, s: the shortest that a PowerTrial can have."""
+WASHOUT_S = 10.0
+"""Wall time at the beginning of each block that is not measured, s; a PowerTrial counts its own in minutes."""
 _PATH = f"/apis/joulie.io/v1alpha1/powertrials/{TRIAL}"
 _STEP_S = 60.0
 _TIMES = ControlTimes()
@@ -91,6 +93,8 @@ class LiveTrial:
         metered: what the nodes' meters told.
         pods: the jobs as pods.
         seen: the blocks on the control plane.
+        switched_s: wall time from the beginning of each block until all CPUs were capped as its draw says, s; the
+            length of a block where that was not seen.
         reason: reason of the trial's condition at its end.
         labels_left: nodes that still carried a label of the trial after it.
         scale: simulated seconds that passed in a second of wall time.
@@ -100,6 +104,7 @@ class LiveTrial:
     metered: Metered
     pods: Sequence[PodRecord]
     seen: Sequence[Seen]
+    switched_s: Sequence[float]
     reason: str
     labels_left: int
     scale: float
@@ -146,7 +151,7 @@ def run_trial(plan: Plan, folder: Path, tell: Callable[[str], None], logs: Path 
         protocol = protocol_of(_trial(site))
         assert protocol is not None
         tell(f"{len(names_of)} nodes, {2 * len(protocol.order)} blocks of {BLOCK_S:g} s")
-        seen = _follow(plan, site, url, protocol, samples, tell)
+        seen, switched_s = _follow(plan, site, url, protocol, samples, tell)
         if plan.blocks is not None:
             patch = {"spec": {"stop": True}}
             site.plane.request("PATCH", _PATH, patch, content_type="application/merge-patch+json")
@@ -155,7 +160,7 @@ def run_trial(plan: Plan, folder: Path, tell: Callable[[str], None], logs: Path 
         wait_for(lambda: _labelled(site) == 0, _PATIENCE_S, "the labels go")
         jobs = site.get(f"{url}/debug/jobs")["jobs"]
         reason, left = _reason(site), _labelled(site)
-    return put_together(plan, protocol, samples, jobs, seen, reason, left)
+    return put_together(plan, protocol, samples, jobs, seen, switched_s, reason, left)
 
 
 @contextmanager
@@ -217,18 +222,23 @@ def _start(site: Site, name: str, account: str, url: str, variables: Mapping[str
 
 def _follow(
     plan: Plan, site: Site, url: str, protocol: Protocol, samples: Samples, tell: Callable[[str], None]
-) -> list[Seen]:
-    """Read clocks and meters until the last block is over, and look at each block once."""
+) -> tuple[list[Seen], list[float]]:
+    """Read clocks and meters until the last block is over, look at each block once, and at when its caps are there."""
     blocks = list(protocol.blocks())[: plan.blocks]
-    names_of, seen = [node.name for node in plan.nodes], list[Seen]()
+    names_of, seen, switched_s = [node.name for node in plan.nodes], list[Seen](), [BLOCK_S] * len(blocks)
     while samples.wall_s[-1] <= blocks[-1].end_s:
         time.sleep(_SAMPLE_S)
         _sample(site, url, names_of, samples)
-        block = protocol.block_at(samples.wall_s[-1])
-        if block is not None and len(seen) == block.index and samples.wall_s[-1] - block.start_s >= _SETTLED_S:
+        now_s = samples.wall_s[-1]
+        block = protocol.block_at(now_s)
+        if block is None or block.index >= len(blocks):
+            continue
+        if switched_s[block.index] == BLOCK_S and _capped(site, url, protocol, block) == len(names_of):
+            switched_s[block.index] = now_s - block.start_s
+        if len(seen) == block.index and now_s - block.start_s >= _SETTLED_S:
             seen.append(_look(site, url, protocol, block))
             tell(f"block {block.index + 1}: {block.treated}, {_pods(site, url)[1]} jobs done, trial {_reason(site)}")
-    return seen
+    return seen, switched_s
 
 
 def _look(site: Site, url: str, protocol: Protocol, block: Block) -> Seen:
@@ -238,12 +248,18 @@ def _look(site: Site, url: str, protocol: Protocol, block: Block) -> Seen:
         for one in site.plane.request("GET", "/api/v1/nodes")["items"]
     }
     wanted = {Arm.TREATMENT: Mode.ENFORCE, Arm.CONTROL: Mode.OBSERVE}
-    nodes = {one["node"]: one for one in site.get(f"{url}/debug/nodes")["nodes"]}
     return Seen(
         block,
         labelled=sum(modes.get(name) == wanted[arm] for name, arm in arms.items()),
-        capped=sum(_is_capped(nodes[name]) == (arm is Arm.TREATMENT) for name, arm in arms.items()),
+        capped=_capped(site, url, protocol, block),
     )
+
+
+def _capped(site: Site, url: str, protocol: Protocol, block: Block) -> int:
+    """Number of nodes whose CPUs are capped as the block's draw says."""
+    nodes = {one["node"]: one for one in site.get(f"{url}/debug/nodes")["nodes"]}
+    arms = protocol.arms_at(block.start_s)
+    return sum(_is_capped(nodes[name]) == (arm is Arm.TREATMENT) for name, arm in arms.items())
 
 
 def _is_capped(state: Mapping[str, Any]) -> bool:
@@ -285,6 +301,7 @@ def put_together(
     samples: Samples,
     jobs: Sequence[Mapping[str, Any]],
     seen: Sequence[Seen],
+    switched_s: Sequence[float],
     reason: str,
     labels_left: int,
 ) -> LiveTrial:
@@ -292,7 +309,7 @@ def put_together(
     blocks = list(protocol.blocks())[: plan.blocks]
     start_s, end_s = np.interp([blocks[0].start_s, blocks[-1].end_s], samples.wall_s, samples.simulated_s).tolist()
     block_s = (end_s - start_s) / len(blocks)
-    on_simulated = replace(protocol, start_s=start_s, block_s=block_s, washout_s=0.0)
+    on_simulated = replace(protocol, start_s=start_s, block_s=block_s, washout_s=block_s * WASHOUT_S / BLOCK_S)
     steps = round(block_s / _STEP_S)
     edges_s = start_s + np.arange(len(blocks) * steps + 1) * (block_s / steps)
     energy_j = np.array(samples.energy_j).T
@@ -303,9 +320,8 @@ def put_together(
     by_id = {job.job_id: job for job in plan.jobs}
     pods = [_pod(one, by_id[one["jobId"]]) for one in jobs if one["startedSeconds"] is not None]
     scale = (end_s - start_s) / (blocks[-1].end_s - blocks[0].start_s)
-    return LiveTrial(
-        on_simulated, Metered(records, start_s, block_s / steps, power_w), pods, seen, reason, labels_left, scale
-    )
+    metered = Metered(records, start_s, block_s / steps, power_w)
+    return LiveTrial(on_simulated, metered, pods, seen, switched_s, reason, labels_left, scale)
 
 
 def _pod(one: Mapping[str, Any], job: TraceJob) -> PodRecord:
