@@ -10,6 +10,7 @@ from joulie.domain.recording import PodRecord
 from joulie.domain.trial.estimate import Contrast, Saving, TrialResult, evaluate
 from joulie.domain.trial.measure import Measured, Metered, measure
 from joulie.domain.trial.protocol import Protocol
+from joulie.domain.trial.regression import Regression, regress
 
 HOW_KNOWN = "measured by trial"
 
@@ -23,6 +24,7 @@ class TrialReport:
         protocol: the draw.
         measured: energy and work by node and block.
         result: the evaluation; its savings count only if nothing refuses them.
+        regression: the saving by a regression, to compare; None without one.
         refused: why no saving is given; empty if one is.
     """
 
@@ -30,6 +32,7 @@ class TrialReport:
     protocol: Protocol
     measured: Measured
     result: TrialResult
+    regression: Regression | None
     refused: str
 
     @property
@@ -63,6 +66,7 @@ class TrialReport:
             f"{self.measured.enforced:.1%} of the work was done on enforced nodes: far from half means that pods moved"
             " between the halves.",
             *self._spill_over,
+            *self._compared,
             f"{silent} of {len(self.measured.blocks)} node-blocks had a silent meter and count in neither block of"
             f" their pair; {left_out} nodes had no partner.",
             f"{self.measured.uncounted_owners} workloads completed pods under one arm only and count as no work.",
@@ -80,6 +84,17 @@ class TrialReport:
             f" {self.result.elasticity:.2f} % more energy on observed nodes.",
         ]
 
+    @property
+    def _compared(self) -> Sequence[str]:
+        """The saving by regression."""
+        one = self.regression
+        if one is None or self.refused:
+            return []
+        return [
+            "To compare, a regression with an effect of each block and of each half's hardware families:"
+            f" {one.saved:.1%} of the energy per work, standard error {100.0 * one.error:.1f} points."
+        ]
+
     def document(self) -> dict[str, object]:
         """Everything that the saving was computed from."""
         protocol = self.protocol
@@ -90,6 +105,7 @@ class TrialReport:
             "saving": _saving(self.saving),
             "savingAtEqualWork": _saving(self.equal_work),
             "elasticityOfEnergyToWork": self.result.elasticity,
+            "regression": None if self.refused else _regression(self.regression),
             "allOrNone": None if self.refused else _saving(self.result.whole),
             "refused": self.refused or None,
             "protocol": {
@@ -131,7 +147,9 @@ def report(
     """
     measured = measure(protocol, pods, metered)
     result = evaluate(protocol, measured.blocks, measured.joules_per_unit)
-    return TrialReport(name, protocol, measured, result, _refused(measured, result, max_both_arms))
+    families = {node.node: f"{node.cpu_model}, {node.gpu_model}, {node.cores}, {node.gpus}" for node in metered.nodes}
+    regression = regress(protocol, measured.blocks, measured.joules_per_unit, families)
+    return TrialReport(name, protocol, measured, result, regression, _refused(measured, result, max_both_arms))
 
 
 def _refused(measured: Measured, result: TrialResult, max_both_arms: float) -> str:
@@ -158,6 +176,10 @@ def saving_words(saving: Saving, of: str = "energy per work") -> str:
 
 def _saving(one: Saving | None) -> dict[str, object] | None:
     return None if one is None else {"saved": one.saved, "low": one.low, "high": one.high, "pairs": one.pairs}
+
+
+def _regression(one: Regression | None) -> dict[str, object] | None:
+    return None if one is None else {"saved": one.saved, "standardError": one.error, "pairs": one.pairs}
 
 
 def _pair(one: Contrast) -> dict[str, object]:

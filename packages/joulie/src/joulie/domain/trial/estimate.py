@@ -133,8 +133,8 @@ def evaluate(protocol: Protocol, measured: Iterable[NodeBlock], joules_per_unit:
     by_block: dict[int, dict[str, tuple[float, float]]] = {}
     for one in measured:
         if one.energy_j is not None:
-            useful_j = _useful_j(one.work, joules_per_unit)
-            by_block.setdefault(one.block, {})[one.node] = (_checked("energy_j", one.energy_j), useful_j)
+            work_j = useful_j(one.work, joules_per_unit)
+            by_block.setdefault(one.block, {})[one.node] = (_checked("energy_j", one.energy_j), work_j)
     blocks = list(protocol.blocks())
     contrasts = tuple(
         _contrast(protocol, first, second, by_block.get(first.index), by_block.get(second.index))
@@ -169,7 +169,12 @@ def _elasticity(protocol: Protocol, by_block: Mapping[int, _Measured]) -> float 
     return min(max(per_work * mean_useful_j / mean_j, 0.0), 1.0)
 
 
-def _useful_j(work: Mapping[str, float], joules_per_unit: Mapping[str, float]) -> float:
+def useful_j(work: Mapping[str, float], joules_per_unit: Mapping[str, float]) -> float:
+    """Work of all owners by its weight, J.
+
+    Raises:
+        InvalidQuantityError: an amount or weight is negative or not finite.
+    """
     return sum(
         _checked("work", units) * _checked("joules_per_unit", joules_per_unit[owner])
         for owner, units in work.items()
