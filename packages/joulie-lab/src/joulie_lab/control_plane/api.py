@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import ssl
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException, HTTPSConnection
@@ -36,6 +37,7 @@ class AdminApi:
         """Create the client; `port` is called when the API server has been started, at `address`."""
         self.port = 0
         self._address = address
+        self._idle: defaultdict[int, deque[HTTPSConnection]] = defaultdict(deque)
         self._context = ssl.create_default_context(cafile=str(authority))
         self._context.load_cert_chain(identity.certificate, identity.key)
 
@@ -62,8 +64,42 @@ class AdminApi:
         Raises:
             ApiError: the response is an error, or there is none.
         """
+        if method == "GET":
+            return self._get(path, timeout_s, self.port if port is None else port)
         with self._connect(port, timeout_s) as connection:
             return _exchange(connection, method, path, body, content_type)
+
+    def close(self) -> None:
+        """Close the connections that were kept."""
+        for idle in self._idle.values():
+            while idle:
+                idle.pop().close()
+
+    def _get(self, path: str, timeout_s: float, port: int) -> Any:
+        """Read over a kept connection: a TLS handshake costs both sides more than a look at an object."""
+        idle = self._idle[port]
+        while True:
+            try:
+                kept = idle.pop()
+            except IndexError:
+                kept = None
+            connection = kept or self._connection(port, timeout_s)
+            connection.timeout = timeout_s
+            if connection.sock is not None:
+                connection.sock.settimeout(timeout_s)
+            try:
+                answer = _exchange(connection, "GET", path, None, "")
+            except ApiError as error:
+                if error.status is not None:
+                    idle.append(connection)
+                    raise
+                connection.close()
+                # A connection that was kept may have been closed since by a server that was started again.
+                if kept is None or isinstance(error.__cause__, TimeoutError):
+                    raise
+            else:
+                idle.append(connection)
+                return answer
 
     def create_all(self, path: str, objects: Sequence[Mapping[str, Any]]) -> None:
         """Create objects in the collection `path` over a dozen persistent connections.
@@ -84,10 +120,12 @@ class AdminApi:
 
     @contextlib.contextmanager
     def _connect(self, port: int | None, timeout_s: float) -> Iterator[HTTPSConnection]:
-        address = (self._address, self.port) if port in (None, self.port) else (LOOPBACK, port)
-        connection = HTTPSConnection(*address, timeout=timeout_s, context=self._context)
-        with contextlib.closing(connection):
+        with contextlib.closing(self._connection(self.port if port is None else port, timeout_s)) as connection:
             yield connection
+
+    def _connection(self, port: int, timeout_s: float) -> HTTPSConnection:
+        address = self._address if port == self.port else LOOPBACK
+        return HTTPSConnection(address, port, timeout=timeout_s, context=self._context)
 
 
 def _exchange(
