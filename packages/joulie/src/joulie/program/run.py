@@ -6,7 +6,8 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from typing import Any
 
 from joulie.adapters.kubernetes.errors import ConfigurationError
 
@@ -59,6 +60,29 @@ async def _guarded(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled, number.name)
     await main(stop)
+
+
+async def run_parts(stop: asyncio.Event, parts: Mapping[str, Coroutine[Any, Any, None]]) -> None:
+    """Run the parts of a program side by side until `stop` is set, or one of them ends or fails.
+
+    Then they are cancelled one after the other, the last one first: what comes first is there as long as the others.
+
+    Args:
+        stop: set when the program is to stop.
+        parts: by the name of its task.
+
+    Raises:
+        Exception: what a part failed with.
+    """
+    tasks = [asyncio.create_task(part, name=name) for name, part in (*parts.items(), ("stop", stop.wait()))]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in reversed(tasks):
+            task.cancel()
+            await asyncio.wait([task])
+    for task in done:
+        task.result()
 
 
 async def every(interval_s: float, stop: asyncio.Event) -> AsyncIterator[None]:

@@ -48,7 +48,7 @@ from joulie.ports import Ledger, LedgerError
 from joulie.program import logs, tracing
 from joulie.program.certificates import https_files
 from joulie.program.http import AsgiApp, Probes, Server, TlsFiles, observability_app, parse_address
-from joulie.program.run import run
+from joulie.program.run import run, run_parts
 from joulie.program.settings import settings_options
 
 _COMPONENT = "joulie-accounting"
@@ -152,24 +152,20 @@ async def serve(
         app = api.before(observability_app(probes, metrics.registry))
         server = await stack.enter_async_context(_server(settings, app))
         _log.info("accounting started", extra={"metrics_port": server.port})
-        tasks = [
-            asyncio.create_task(view.run(), name="caches"),
-            asyncio.create_task(energy_budgets.run(), name="energy budgets"),
-            asyncio.create_task(feed.run(), name="grid"),
-            asyncio.create_task(events.run(), name="events"),
-            asyncio.create_task(accountant.run(), name="accountant"),
-            asyncio.create_task(stop.wait(), name="stop"),
-        ]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await run_parts(
+                stop,
+                {
+                    "caches": view.run(),
+                    "energy budgets": energy_budgets.run(),
+                    "grid": feed.run(),
+                    "events": events.run(),
+                    "accountant": accountant.run(),
+                },
+            )
         finally:
-            for task in reversed(tasks):
-                task.cancel()
-            await asyncio.wait(tasks)
             # Wait for a call in flight before the ledger is closed.
             await async_ledger.call(lambda _ledger: None)
-        for task in done:
-            task.result()
     _log.info("accounting stopped")
 
 

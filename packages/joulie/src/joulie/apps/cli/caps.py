@@ -25,6 +25,16 @@ from joulie.program.errors import UserError
 from joulie.program.numbers import FiniteRange
 
 _PATH = click.Path(path_type=Path)
+_SLOWDOWN = click.option(
+    "--slowdown",
+    type=FiniteRange(min=1.0),
+    default=1.05,
+    show_default=True,
+    help="Maximum run time, relative to that at the maximum limit.",
+)
+_OUTPUT = click.option(
+    "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
+)
 _MIN_SHARE = 0.2
 """Smallest share of its maximum that the power limit of a GPU outside the catalogue may be."""
 _OVERSHOOT = 1.2
@@ -66,13 +76,7 @@ def caps() -> None:
     type=FiniteRange(min=0.0, min_open=True),
     help="Maximum power limit of the GPU, W.  [default: that in Joulie's catalogue]",
 )
-@click.option(
-    "--slowdown",
-    type=FiniteRange(min=1.0),
-    default=1.05,
-    show_default=True,
-    help="Maximum run time, relative to that at the maximum limit.",
-)
+@_SLOWDOWN
 @click.option(
     "--error",
     type=FiniteRange(min=0.0, max=50.0),
@@ -87,7 +91,7 @@ def caps() -> None:
     show_default=True,
     help="Share of the jobs that one limit for all must keep within the slowdown.",
 )
-@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+@_OUTPUT
 def recommend(
     *,
     sweep_file: Path,
@@ -166,15 +170,9 @@ class ManyFiles(click.Command):
     show_default=True,
     help="Standard deviation of the power and progress of a window, as a share.",
 )
-@click.option(
-    "--slowdown",
-    type=FiniteRange(min=1.0),
-    default=1.05,
-    show_default=True,
-    help="Maximum run time, relative to that at the maximum limit.",
-)
+@_SLOWDOWN
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the noise.")
-@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+@_OUTPUT
 def replay_sweeps(
     *, sweep_files: Sequence[Path], teach_files: Sequence[Path], noise: float, slowdown: float, seed: int, output: str
 ) -> None:

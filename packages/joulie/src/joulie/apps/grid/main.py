@@ -33,7 +33,7 @@ from joulie.program.certificates import https_files
 from joulie.program.commands import Command, CommandGroup
 from joulie.program.http import AsgiApp, Probes, Server, TlsFiles, observability_app, parse_address
 from joulie.program.leadership import lead
-from joulie.program.run import run
+from joulie.program.run import run, run_parts
 from joulie.program.settings import settings_options
 
 LEASE_NAME = "joulie-grid"
@@ -150,24 +150,17 @@ class _Program:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set or a part fails."""
-        tasks = [
-            asyncio.create_task(self._feed.run(), name="feed"),
-            asyncio.create_task(self._view.run(), name="caches"),
-            asyncio.create_task(self._learn_runtimes(), name="runtimes"),
-            asyncio.create_task(
-                lead(self._settings, self._client, LEASE_NAME, self._view, self._control), name="controller"
-            ),
-            asyncio.create_task(stop.wait(), name="stop"),
-        ]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            # The controller first: it releases the lease while the client still works.
-            for task in reversed(tasks):
-                task.cancel()
-                await asyncio.wait([task])
-        for task in done:
-            task.result()
+        # The controller ends first: it releases the lease while the client still works.
+        controller = lead(self._settings, self._client, LEASE_NAME, self._view, self._control)
+        await run_parts(
+            stop,
+            {
+                "feed": self._feed.run(),
+                "caches": self._view.run(),
+                "runtimes": self._learn_runtimes(),
+                "controller": controller,
+            },
+        )
 
     async def _learn_runtimes(self) -> None:
         await self._runtimes.run()

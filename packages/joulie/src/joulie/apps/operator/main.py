@@ -28,7 +28,7 @@ from joulie.http_client import tls_context
 from joulie.program import logs, tracing
 from joulie.program.http import Probes, Server, observability_app, parse_address
 from joulie.program.leadership import lead
-from joulie.program.run import run
+from joulie.program.run import run, run_parts
 from joulie.program.settings import settings_options
 
 LEASE_NAME = "joulie-operator"
@@ -76,20 +76,9 @@ async def serve(settings: OperatorSettings, catalogue: Catalogue, stop: asyncio.
         clients = Clients(client, http, prometheus)
         async with Server(app, parse_address(settings.metrics_addr)) as server:
             _log.info("operator started", extra={"metrics_port": server.port, "policy": settings.policy_type})
-            tasks = [
-                asyncio.create_task(view.run(), name="caches"),
-                asyncio.create_task(_lead(settings, catalogue, clients, view, wake, metrics), name="control loop"),
-                asyncio.create_task(stop.wait(), name="stop"),
-            ]
-            try:
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                # The control loop ends first: it releases the lease, for which it still needs the client.
-                for task in reversed(tasks):
-                    task.cancel()
-                    await asyncio.wait([task])
-            for task in done:
-                task.result()
+            # The control loop ends first: it releases the lease, for which it still needs the client.
+            lead = _lead(settings, catalogue, clients, view, wake, metrics)
+            await run_parts(stop, {"caches": view.run(), "control loop": lead})
     _log.info("operator stopped")
 
 
