@@ -39,13 +39,13 @@ async def until(condition):
 class Stage:
     """An operator that steps when it is told to."""
 
-    def __init__(self, cluster, client, settings):
+    def __init__(self, cluster, client, settings, *, transport=None):
         self.cluster, self.client, self.settings = cluster, client, settings
         self.now_s = EPOCH_S
         self.leading = True
         self.wake = asyncio.Event()
         self.view = ClusterView(client, settings, BUILTIN_CATALOGUE, wake=self.wake.set)
-        self.http = httpx2.AsyncClient()
+        self.http = httpx2.AsyncClient(transport=transport)
         self.start()
 
     def start(self):
@@ -117,21 +117,15 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(tmp_path, environment=None, **settings):
+async def staged(tmp_path, environment=None, *, kind=Stage, **settings):
+    """A stage of a kind, on a fake cluster of its own, whose operator has these settings."""
+    values = {"agent_pod_selector": "", "policy": PolicySettings(static_hp_frac=0.5), **settings}
     async with FakeCluster(custom_resource_definitions()) as cluster:
         kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
         retry = RetryPolicy(attempts=2, initial_wait_s=0.001)
         async with KubeClient(connect(kubeconfig=kubeconfig), retry=retry) as client:
-            stage = Stage(
-                cluster,
-                client,
-                dataclasses.replace(
-                    settings_from(OperatorSettings, {"POLICY_TYPE": "static_partition"} | (environment or {})),
-                    agent_pod_selector="",
-                    policy=PolicySettings(static_hp_frac=0.5),
-                    **settings,
-                ),
-            )
+            read = settings_from(OperatorSettings, {"POLICY_TYPE": "static_partition"} | (environment or {}))
+            stage = kind(cluster, client, dataclasses.replace(read, **values))
             watching = asyncio.create_task(stage.view.run())
             try:
                 await stage.view.wait_synced()

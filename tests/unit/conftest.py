@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from joulie_lab.control_plane.certificates import CertificateAuthority
+from support.fake_gpus import FakeGpus, build, install
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +20,16 @@ def _nobody_to_trust(_one_authority: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(_one_authority))
         yield
+
+
+@pytest.fixture(scope="session")
+def _nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"), "fake_nvml")
+
+
+@pytest.fixture
+def driver(_nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
+    """Two NVIDIA GPUs of 200 to 800 W, 700 W by default."""
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    return install(_nvml, folder, monkeypatch)

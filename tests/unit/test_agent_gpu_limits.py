@@ -21,25 +21,12 @@ from joulie.domain.hardware import CapRange
 from joulie.domain.limit_contest import RESETS
 from joulie.ports import DeviceKind, PowerDevice, SourceError
 from support.agent_machine import Bench, Machine, on_cluster, until
-from support.fake_gpus import FakeGpus, build, install
+from support.fake_gpus import FakeGpus
 from support.pod_resources import PodResourcesSocket, kubelet_socket
 from support.sysfs_trees import intel_two_sockets
 
 FIRST, SECOND = 0, 1
 TRAIN = ("ml", "train-0")
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("nvml"), "fake_nvml")
-
-
-@pytest.fixture
-def driver(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
-    """Two GPUs of 200 to 800 W, 700 W by default."""
-    folder = tmp_path / "driver"
-    folder.mkdir()
-    return install(library, folder, monkeypatch)
 
 
 @pytest.fixture

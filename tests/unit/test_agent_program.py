@@ -15,7 +15,7 @@ from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.mode import Mode
 from joulie.ports import EnergyReading
 from support.agent_machine import AMD, Bench, Machine, on_cluster, until
-from support.fake_gpus import NO_PERMISSION, FakeGpus, build, install
+from support.fake_gpus import NO_PERMISSION, FakeGpus
 from support.sysfs_trees import amd_energy_only, amd_pstate, intel_pstate, intel_two_sockets, zone_file
 
 pytestmark = pytest.mark.slow
@@ -41,19 +41,6 @@ def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir()
     (folder / LIBRARY).touch()  # found first, and not loadable
     monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("nvml"), "fake_nvml")
-
-
-@pytest.fixture
-def driver(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
-    """Two GPUs of 200 to 800 W, 700 W by default."""
-    folder = tmp_path / "driver"
-    folder.mkdir()
-    return install(library, folder, monkeypatch)
 
 
 @pytest.mark.usefixtures("no_gpu")

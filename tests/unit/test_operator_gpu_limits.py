@@ -24,7 +24,7 @@ from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.mode import Mode
 from joulie.domain.policy import PolicySettings
 from support.agent_machine import Bench, Machine, on_cluster, until
-from support.fake_gpus import FakeGpus, build, install
+from support.fake_gpus import FakeGpus
 from support.pod_resources import PodResourcesSocket, kubelet_socket
 from support.scripted_server import Answer, Request, serving
 from support.sysfs_trees import intel_two_sockets
@@ -74,18 +74,6 @@ class Jobs:
                 for gpu, pod in pods.items()
             ]
         return []
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("nvml"), "fake_nvml")
-
-
-@pytest.fixture
-def driver(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
-    folder = tmp_path / "driver"
-    folder.mkdir()
-    return install(library, folder, monkeypatch)
 
 
 @pytest.fixture

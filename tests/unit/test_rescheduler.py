@@ -1,71 +1,38 @@
 """The rescheduler against the fake cluster: real requests, disruption budgets, a clock of the test's own."""
 
-import asyncio
-from contextlib import asynccontextmanager
-
 import httpx2
 import pytest
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.cache import Key
-from joulie.adapters.kubernetes.client import KubeClient, RetryPolicy
-from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.resources import EVENTS, NODE_HARDWARES, NODE_TWINS, NODES, PODS, WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.times import rfc3339
-from joulie.apps.operator.loop import ControlLoop
-from joulie.apps.operator.metrics import OperatorMetrics
-from joulie.apps.operator.observe import ClusterView
-from joulie.apps.operator.power.wiring import Clients
-from joulie.apps.operator.settings import OperatorSettings
-from joulie.domain.cooling_stress import linear_cooling_stress
-from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.mode import Mode
-from joulie.domain.policies import POLICIES
 from joulie.domain.policy import PodPhase, PolicySettings
 from joulie.domain.profiles.reschedule import RescheduleSettings
 from joulie.program.leadership import NotLeadingError
-from joulie_lab.adapters.crd import custom_resource_definitions
-from joulie_lab.fakes.kubernetes import FakeCluster
 from joulie_lab.fakes.kubernetes.kinds import POD_DISRUPTION_BUDGET
+from support import operator_stage
+from support.operator_stage import LABELS, until
 
 pytestmark = pytest.mark.slow  # whole programs on the fake cluster
 
-EPOCH_S = 1_800_000_000.0
 HOT, COOL = "hot", "cool"
 HOT_W, COOL_W = 700.0, 100.0
 """Of 720 W."""
-LABELS = {"joulie.io/managed": "true", "joulie.io/hw.cpu-model": "AMD-EPYC-9654", "joulie.io/hw.cpu-sockets": "2"}
 ROOM = {"cpu": "192", "memory": "512Gi", "pods": "110"}
 BUDGET = POD_DISRUPTION_BUDGET
 
 
-async def until(condition):
-    async with asyncio.timeout(20.0):
-        while not (met := condition()):
-            await asyncio.sleep(0)
-        return met
-
-
-class Stage:
-    """An operator whose steps and looks at the cluster are taken when a test says so."""
+class Stage(operator_stage.Stage):
+    """An operator whose steps and looks at the cluster are taken when a test says so, on a hot and a cool node."""
 
     def __init__(self, cluster, client, settings):
-        self.cluster, self.client, self.settings = cluster, client, settings
-        self.now_s = EPOCH_S
-        self.leading = True
         self.power_w = {HOT: HOT_W, COOL: COOL_W}
-        self.http = httpx2.AsyncClient(transport=httpx2.MockTransport(self._telemetry))
-        self.view = ClusterView(client, settings, BUILTIN_CATALOGUE)
-        self.start()
+        super().__init__(cluster, client, settings, transport=httpx2.MockTransport(self._telemetry))
 
     def start(self):
-        """A new term: nothing is remembered."""
-        self.metrics = OperatorMetrics()
-        self.loop = ControlLoop(
-            self.settings, BUILTIN_CATALOGUE, Clients(self.client, self.http), self.view, asyncio.Event(), self.metrics,
-            policy=POLICIES[self.settings.policy_type](self.settings.policy), cooling=linear_cooling_stress,
-            may_write=lambda: self.leading, now_s=lambda: self.now_s,
-        )  # fmt: skip
+        super().start()
         self.rescheduler = self.loop._rescheduler
 
     def _telemetry(self, request):
@@ -141,9 +108,6 @@ class Stage:
         status = {"observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": 1, "desiredHealthy": 1}
         self.cluster.api.replace(BUDGET, "default", app, {**found.obj, "status": status}, apply_writer("status"))
 
-    async def twin(self, name):
-        return await self.client.get(NODE_TWINS, name)
-
     async def reasons(self):
         return [event.reason for event in (await self.client.list(EVENTS)).items if event.involved_object.kind == "Pod"]
 
@@ -157,34 +121,13 @@ def apply_writer(subresource=""):
     return Writer("disruption-controller", subresource)
 
 
-@asynccontextmanager
-async def staged(tmp_path, **settings):
-    async with FakeCluster(custom_resource_definitions()) as cluster:
-        kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
-        retry = RetryPolicy(attempts=2, initial_wait_s=0.001)
-        async with KubeClient(connect(kubeconfig=kubeconfig), retry=retry) as client:
-            values = {
-                "agent_pod_selector": "", "prometheus_address": "", "sources": ("http",),
-                "telemetry_http_endpoint": "http://sim/{node}", "policy": PolicySettings(static_hp_frac=1.0),
-                "active_rescheduling": True, "policy_type": "static_partition",
-            }  # fmt: skip
-            stage = Stage(cluster, client, OperatorSettings(**(values | settings)))
-            watching = asyncio.create_task(stage.view.run())
-            try:
-                await stage.view.wait_synced()
-                yield stage
-            finally:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
-                await stage.http.aclose()
-
-
 def play(body, tmp_path, **settings):
-    async def main():
-        async with staged(tmp_path, **settings) as stage:
-            await body(stage)
+    values = {
+        "prometheus_address": "", "sources": ("http",), "telemetry_http_endpoint": "http://sim/{node}",
+        "policy": PolicySettings(static_hp_frac=1.0), "active_rescheduling": True,
+    }  # fmt: skip
 
-    asyncio.run(main())
+    operator_stage.play(body, tmp_path, kind=Stage, **(values | settings))
 
 
 async def hot_and_cool(stage):
