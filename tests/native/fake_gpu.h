@@ -22,7 +22,12 @@ typedef struct {
     long long ignore_set; /* firmware takes a limit without effect */
     long long mig;        /* 0: off, 1: on, -1: not supported */
     long long partition;  /* a partition of the GPU before it: without cap and counter */
-    long long fail_all, fail_set, fail_limits, fail_power, fail_energy;
+    long long boost_mhz;   /* SM clock that its work runs at without a lock */
+    long long lock_mhz;    /* locked maximum; 0: none */
+    long long ignore_lock; /* locks are taken without effect */
+    long long idle, capped, hot; /* no work; its power limit, heat holds the clock down */
+    long long locks, resets;     /* calls that were taken */
+    long long fail_all, fail_set, fail_limits, fail_power, fail_energy, fail_lock, fail_reset, fail_clocks;
 } gpu;
 
 typedef struct {
@@ -49,7 +54,10 @@ static const struct {
 #define FIELD(name) {#name, offsetof(gpu, name)}
     FIELD(min_mw), FIELD(max_mw), FIELD(default_mw), FIELD(set_mw), FIELD(power_mw), FIELD(energy_mj),
     FIELD(hold_mw), FIELD(clamp_mw), FIELD(ignore_set), FIELD(mig), FIELD(partition),
+    FIELD(boost_mhz), FIELD(lock_mhz), FIELD(ignore_lock), FIELD(idle), FIELD(capped), FIELD(hot),
+    FIELD(locks), FIELD(resets),
     FIELD(fail_all), FIELD(fail_set), FIELD(fail_limits), FIELD(fail_power), FIELD(fail_energy),
+    FIELD(fail_lock), FIELD(fail_reset), FIELD(fail_clocks),
 }, state_fields[] = {
 #undef FIELD
 #define FIELD(name) {#name, offsetof(shared_state, name)}
@@ -78,7 +86,8 @@ void fake_reset(unsigned int gpu_count) {
     state->count = gpu_count;
     for (unsigned int i = 0; i < gpu_count; i++)
         state->gpus[i] = (gpu){.index = i, .min_mw = 200000, .max_mw = 800000, .default_mw = 700000,
-                               .set_mw = 700000, .power_mw = 71500 + 1000 * i, .energy_mj = 5000000};
+                               .set_mw = 700000, .power_mw = 71500 + 1000 * i, .energy_mj = 5000000,
+                               .boost_mhz = 1980};
 }
 
 void fake_set(const char *name, int value) { *setting(name) = value; }

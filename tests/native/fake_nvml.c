@@ -11,6 +11,7 @@ enum {
     INVALID_ARGUMENT = 2,
     NOT_SUPPORTED = 3,
     NO_PERMISSION = 4,
+    INSUFFICIENT_SIZE = 7,
     DRIVER_NOT_LOADED = 9,
     GPU_IS_LOST = 15,
     RESET_REQUIRED = 16,
@@ -119,6 +120,67 @@ int nvmlDeviceSetPowerManagementLimit(gpu *target, unsigned int limit) {
         return INVALID_ARGUMENT;
     store_limit(target, limit);
     return SUCCESS;
+}
+
+/* Clocks of the SMs: 1980 MHz down to 210 in steps of 15, as the type NVML_CLOCK_SM, which is 1. */
+enum { LARGEST_MHZ = 1980, SMALLEST_MHZ = 210, STEP_MHZ = 15, MEMORY_MHZ = 2619 };
+
+int nvmlDeviceGetClockInfo(const gpu *target, int type, unsigned int *mhz) {
+    long long boost = target->boost_mhz, lock = target->lock_mhz;
+    *mhz = (unsigned int)(target->idle ? SMALLEST_MHZ : lock && lock < boost ? lock : boost);
+    return failure(target, type == 1 ? target->fail_clocks : INVALID_ARGUMENT);
+}
+
+int nvmlDeviceGetMaxClockInfo(const gpu *target, int type, unsigned int *mhz) {
+    *mhz = LARGEST_MHZ;
+    return failure(target, type == 1 ? target->fail_clocks : INVALID_ARGUMENT);
+}
+
+int nvmlDeviceGetCurrentClocksEventReasons(const gpu *target, unsigned long long *reasons) {
+    *reasons = (target->idle ? 1ull : 0) | (target->capped ? 4ull : 0) | (target->hot ? 0x20ull : 0);
+    return failure(target, target->fail_clocks);
+}
+
+int nvmlDeviceGetSupportedMemoryClocks(const gpu *target, unsigned int *count, unsigned int *mhz) {
+    unsigned int room = *count;
+    *count = 2;
+    if (room < 2)
+        return INSUFFICIENT_SIZE;
+    mhz[0] = MEMORY_MHZ;
+    mhz[1] = 1593;
+    return failure(target, target->fail_clocks);
+}
+
+int nvmlDeviceGetSupportedGraphicsClocks(const gpu *target, unsigned int memory, unsigned int *count,
+                                         unsigned int *mhz) {
+    unsigned int room = *count;
+    *count = (LARGEST_MHZ - SMALLEST_MHZ) / STEP_MHZ + 1;
+    if (room < *count)
+        return INSUFFICIENT_SIZE;
+    for (unsigned int i = 0; i < *count; i++)
+        mhz[i] = LARGEST_MHZ - STEP_MHZ * i;
+    return failure(target, memory == MEMORY_MHZ ? target->fail_clocks : INVALID_ARGUMENT);
+}
+
+int nvmlDeviceSetGpuLockedClocks(gpu *target, unsigned int smallest, unsigned int largest) {
+    int code = failure(target, target->fail_lock);
+    if (code != SUCCESS)
+        return code;
+    if (smallest > largest || smallest < SMALLEST_MHZ || largest > LARGEST_MHZ)
+        return INVALID_ARGUMENT;
+    target->locks++;
+    if (!target->ignore_lock)
+        target->lock_mhz = largest;
+    return SUCCESS;
+}
+
+int nvmlDeviceResetGpuLockedClocks(gpu *target) {
+    int code = failure(target, target->fail_reset);
+    if (code == SUCCESS) {
+        target->resets++;
+        target->lock_mhz = 0;
+    }
+    return code;
 }
 
 int nvmlDeviceGetPowerUsage(const gpu *target, unsigned int *power) {

@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # they need numpy, which the agent, on every node, must do wi
     from joulie.domain.accounting.sci import MonthRecords, WorkloadKey
     from joulie.domain.grid.series import Series
     from joulie.domain.grid.signals import Basis, Measure, Observation
+    from joulie.domain.locked_clocks import SmClock
     from joulie.domain.runtimes import Run, Workload
     from joulie.domain.signal import Reading
 
@@ -167,6 +168,35 @@ class JointPowerLimiter(PowerLimiter, Protocol):
         self, limits_w: Mapping[str, float]
     ) -> Mapping[str, float | ControlRefusedError | ControlFailedError]:
         """Write limits, read them back and return what is in force, W, or what failed, by device; raises nothing."""
+        ...
+
+
+class ClockLimiter(Protocol):
+    """Locks the SM clocks of GPUs to a maximum.
+
+    Nothing tells which lock is in force: what was locked is known from `clocks` under load only.
+    """
+
+    def clocks(self) -> Sequence[SmClock]:
+        """Clocks of the GPUs that state theirs, in a stable order.
+
+        Raises:
+            NoBackendError: this machine has no such device or driver.
+            ControlFailedError: the driver does not answer.
+        """
+        ...
+
+    def lock(self, gpu: str, max_hz: float) -> float:
+        """Lock a clock from above; returns the largest supported clock up to `max_hz`, to which it is locked, Hz.
+
+        Raises:
+            ControlRefusedError: the GPU cannot be locked so; nothing changed.
+            ControlFailedError: it may be locked.
+        """
+        ...
+
+    def reset(self, gpu: str) -> None:
+        """Take any lock of a GPU away; without one nothing changes. Raises as `lock`."""
         ...
 
 

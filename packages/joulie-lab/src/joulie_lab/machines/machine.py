@@ -12,6 +12,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from joulie.domain.power.gpu_clock import ClockPower, JobPhase
 from joulie_lab.machines.specs import DRAM_ENERGY_UNIT_J, INTEL_ENERGY_UNIT_J, Gpu, Load, Spec
 
 POWER_UNIT_W = 0.125
@@ -27,6 +30,7 @@ _GRUB, _KEXEC = 0x72, 0xD0
 _DRAM_W, _PLATFORM_W = 20.0, 150.0
 _CORE_SHARE = 0.6
 _UNCORE_SHARE = 0.1
+_GPU_TRANSITION, _GPU_CLOCK_FLOOR, _GPU_CLOCK_SENSITIVITY = 0.6, 0.1, 0.5
 
 
 def in_power_units(limit_w: float) -> float:
@@ -75,16 +79,45 @@ class Package:
 
 @dataclass
 class GpuState:
-    """State of a GPU: limit and power in W, energy in J."""
+    """State of a GPU.
+
+    Attributes:
+        limit_w: power limit, W.
+        power_w: power now, W.
+        energy_j: energy since the boot, J.
+        locked_hz: maximum that the SM clock is locked to, Hz; None without a lock.
+        share: its work now, of what it could do.
+        clock: SM clock now, as a share of the largest.
+        work_s: work done since the boot, as time at full load and the largest clock, s.
+    """
 
     limit_w: float
     power_w: float
     energy_j: float = 0.0
+    locked_hz: float | None = None
+    share: float = 0.0
+    clock: float = 1.0
+    work_s: float = 0.0
 
     def run(self, kind: Gpu, share: float, duration_s: float) -> None:
         """Let time pass with a share of the work that it could do."""
-        self.power_w = min(kind.idle_w + share * (kind.max_w - kind.idle_w), self.limit_w)
+        wanted_w = kind.idle_w + share * (kind.max_w - kind.idle_w)
+        locked = min(1.0, self.locked_hz / kind.max_sm_hz) if self.locked_hz and kind.max_sm_hz else 1.0
+        self.share, self.clock, self.power_w, speed = share, 1.0, wanted_w, 1.0
+        if share > 0.0 and (locked < 1.0 or wanted_w > self.limit_w):
+            job = _gpu_work(kind.idle_w, wanted_w)
+            self.clock = min(locked, float(job.power.clock_under(self.limit_w, _GPU_CLOCK_FLOOR)))
+            self.power_w = min(float(job.power.power_w(self.clock)), self.limit_w)
+            speed = 1.0 / float(job.stretch(np.array(self.clock)))
         self.energy_j += self.power_w * duration_s
+        self.work_s += share * speed * duration_s
+
+
+def _gpu_work(idle_w: float, full_w: float) -> JobPhase:
+    """Work that draws `full_w` at the largest clock: half of what it adds is linear, half above 0.6 of that clock."""
+    half_w = (full_w - idle_w) / 2.0
+    curve = ClockPower(idle_w, half_w, half_w / (1.0 - _GPU_TRANSITION) ** 2, _GPU_TRANSITION)
+    return JobPhase(1.0, curve, _GPU_CLOCK_SENSITIVITY)
 
 
 @dataclass
@@ -131,6 +164,12 @@ class Machine:
         self.booted_s = self.now_s
         for package in self.packages:
             package.policy_max_hz = self._new_package().policy_max_hz
+        self.reload_gpu_driver()
+
+    def reload_gpu_driver(self) -> None:
+        """Load the driver of the GPUs anew, which forgets locked clocks."""
+        for gpu in self.gpus:
+            gpu.locked_hz = None
 
     def advance(self, now_s: float) -> None:
         """Let time pass, with the limits that are in force."""

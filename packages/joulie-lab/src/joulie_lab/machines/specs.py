@@ -110,6 +110,7 @@ class Gpu:
         default_w: power limit after a boot.
         max_w: maximum power limit.
         pci_device: PCI device id as the kernel prints it; AMD only.
+        max_sm_hz: largest SM clock, Hz; 0 where it cannot be locked.
     """
 
     model: str
@@ -119,6 +120,7 @@ class Gpu:
     default_w: float
     max_w: float
     pci_device: str = ""
+    max_sm_hz: float = 0.0
 
 
 def amd_unique_id(number: int) -> str:

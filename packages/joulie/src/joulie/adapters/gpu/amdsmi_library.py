@@ -99,6 +99,17 @@ class AmdSmiLibrary:
             raise LibraryError(f"{self.title}: not connected")
         return self._smi
 
+    def clocks(self) -> Sequence[GpuState]:
+        """None: Joulie locks clocks of NVIDIA GPUs only."""
+        return ()
+
+    def lock_clock(self, uuid: str, max_mhz: float) -> float:
+        """Refused."""
+        raise LibraryError(f"{self.title}: clocks are not locked", "refused")
+
+    def reset_clock(self, uuid: str) -> None:
+        """Nothing to do."""
+
     def _handles(self) -> Iterator[ctypes.c_void_p]:
         """Handle of each physical GPU."""
         smi = self._loaded()

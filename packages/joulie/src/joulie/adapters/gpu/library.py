@@ -52,6 +52,18 @@ class GpuLibrary(Protocol):
         """Write a limit; the limit that is set then, and the one that is enforced, W."""
         ...
 
+    def clocks(self) -> Sequence[GpuState]:
+        """SM clocks of the GPUs that state them: uuid, sm_mhz, largest_mhz, idle, at_power_limit, slowed."""
+        ...
+
+    def lock_clock(self, uuid: str, max_mhz: float) -> float:
+        """Lock the SM clock from above; the supported clock that it is locked to, MHz."""
+        ...
+
+    def reset_clock(self, uuid: str) -> None:
+        """Take the lock of the SM clock away."""
+        ...
+
 
 def load_library(name: str, why_missing: str) -> ctypes.CDLL:
     """A shared library; raises `LibraryError` if there is none."""

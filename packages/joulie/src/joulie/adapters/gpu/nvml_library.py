@@ -20,6 +20,11 @@ _NOT_SUPPORTED, _NO_PERMISSION, _FUNCTION_NOT_FOUND = 3, 4, 13
 _VERSION_MISMATCH = 18
 _REFUSALS = frozenset({_NOT_SUPPORTED, _NO_PERMISSION, _FUNCTION_NOT_FOUND})
 _TEXT_LENGTH = 96
+_SM_CLOCK = 1
+_IDLE, _POWER_LIMIT = 0x1, 0x4
+_SLOWED = 0x8 | 0x10 | 0x20 | 0x40 | 0x80
+"""Reasons of a lower clock: hardware slowdown, sync boost, heat by software and by hardware, power brake."""
+_MAX_MEMORY_CLOCKS, _MAX_CLOCKS = 64, 1024
 _FEATURE_ENABLED = 1
 
 
@@ -67,18 +72,78 @@ class NvmlLibrary:
 
     def set_limit(self, uuid: str, limit_w: float) -> tuple[float, float]:
         """Write a limit; the limit that is set then, and the one that is enforced, W: others may hold a lower one."""
-        handle = next((handle for handle in self._handles() if self._text("nvmlDeviceGetUUID", handle) == uuid), None)
-        if handle is None:
-            raise LibraryError(f"GPU {uuid} does not respond")
-        nvml = self._loaded()
-        code = self._call("nvmlDeviceSetPowerManagementLimit", handle, ctypes.c_uint(round(limit_w / _MILLI)))
-        if code != _SUCCESS:
-            raise LibraryError(_message(nvml, code), "refused" if code in _REFUSALS else "failed")
+        handle = self._handle_of(uuid)
+        self._order("nvmlDeviceSetPowerManagementLimit", handle, ctypes.c_uint(round(limit_w / _MILLI)))
         set_w = self._watts("nvmlDeviceGetPowerManagementLimit", handle)
         if set_w is None:
             raise LibraryError("accepted, but the limit in force cannot be read")
         enforced_w = self._watts("nvmlDeviceGetEnforcedPowerLimit", handle)
         return set_w, set_w if enforced_w is None else enforced_w
+
+    def clocks(self) -> Sequence[GpuState]:
+        """SM clocks of the GPUs that state them, and why they are not higher."""
+        return [state for handle in self._handles() if (state := self._clock_state(handle)) is not None]
+
+    def lock_clock(self, uuid: str, max_mhz: float) -> float:
+        """Lock the SM clock between the smallest supported one and the largest up to `max_mhz`; returns that, MHz."""
+        handle = self._handle_of(uuid)
+        supported = self._supported_mhz(handle)
+        largest = max((mhz for mhz in supported if mhz <= max_mhz), default=None)
+        if largest is None:
+            raise LibraryError(f"no supported SM clock up to {max_mhz:g} MHz is known", "refused")
+        self._order("nvmlDeviceSetGpuLockedClocks", handle, ctypes.c_uint(min(supported)), ctypes.c_uint(largest))
+        return float(largest)
+
+    def reset_clock(self, uuid: str) -> None:
+        """Take the lock of the SM clock away."""
+        self._order("nvmlDeviceResetGpuLockedClocks", self._handle_of(uuid))
+
+    def _handle_of(self, uuid: str) -> ctypes.c_void_p | str:
+        for handle in self._handles():
+            if self._text("nvmlDeviceGetUUID", handle) == uuid:
+                return handle
+        raise LibraryError(f"GPU {uuid} does not respond")
+
+    def _order(self, function: str, handle: ctypes.c_void_p | str, *arguments: Any) -> None:
+        """Call a function that changes something."""
+        code = self._call(function, handle, *arguments)
+        if code != _SUCCESS:
+            raise LibraryError(_message(self._loaded(), code), "refused" if code in _REFUSALS else "failed")
+
+    def _clock_state(self, handle: ctypes.c_void_p | str) -> GpuState | None:
+        uuid = self._text("nvmlDeviceGetUUID", handle)
+        if uuid is None:
+            return None
+        now, largest, reasons = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_ulonglong()
+        codes = {
+            self._call("nvmlDeviceGetClockInfo", handle, ctypes.c_int(_SM_CLOCK), ctypes.byref(now)),
+            self._call("nvmlDeviceGetMaxClockInfo", handle, ctypes.c_int(_SM_CLOCK), ctypes.byref(largest)),
+        }
+        told = self._call("nvmlDeviceGetCurrentClocksEventReasons", handle, ctypes.byref(reasons))
+        if told == _FUNCTION_NOT_FOUND:  # its name before driver 535
+            told = self._call("nvmlDeviceGetCurrentClocksThrottleReasons", handle, ctypes.byref(reasons))
+        if {*codes, told} != {_SUCCESS}:
+            return None
+        return {
+            "uuid": uuid,
+            "sm_mhz": now.value,
+            "largest_mhz": largest.value,
+            "idle": bool(reasons.value & _IDLE),
+            "at_power_limit": bool(reasons.value & _POWER_LIMIT),
+            "slowed": bool(reasons.value & _SLOWED),
+        }
+
+    def _supported_mhz(self, handle: ctypes.c_void_p | str) -> Sequence[int]:
+        """SM clocks at the largest memory clock; empty where they are not told."""
+        memory = self._numbers("nvmlDeviceGetSupportedMemoryClocks", _MAX_MEMORY_CLOCKS, handle)
+        if not memory:
+            return ()
+        return self._numbers("nvmlDeviceGetSupportedGraphicsClocks", _MAX_CLOCKS, handle, ctypes.c_uint(max(memory)))
+
+    def _numbers(self, function: str, room: int, *arguments: Any) -> Sequence[int]:
+        count, numbers = ctypes.c_uint(room), (ctypes.c_uint * room)()
+        code = self._call(function, *arguments, ctypes.byref(count), numbers)
+        return numbers[: count.value] if code == _SUCCESS else ()
 
     def _loaded(self) -> ctypes.CDLL:
         if self._nvml is None:

@@ -111,7 +111,7 @@ class LibraryProcess:
             self._pause_s, self._told = 0.0, ""
             return answer
         problem = _ERRORS[answer["kind"]](answer["error"])
-        if request["do"] != "set":  # a limit that one GPU does not take says nothing about the library
+        if request["do"] not in {"set", "lock", "reset"}:  # what one GPU does not take says nothing about the library
             self._back_off(problem)
         if isinstance(problem, NoBackendError):
             self._end()

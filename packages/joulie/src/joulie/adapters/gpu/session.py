@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from joulie.adapters.gpu.process import LibraryProcess, OutdatedLibraryError
@@ -84,11 +84,15 @@ class GpuSession:
 
     def set_limit(self, uuid: str, limit_w: float) -> tuple[float, float]:
         """Write a limit; the limit that is set then, and the one that is enforced, W."""
+        self._read_at_s = float("-inf")
+        answer = self.ask(do="set", uuid=uuid, limit_w=limit_w)
+        return answer["set_w"], answer["enforced_w"]
+
+    def ask(self, **request: Any) -> Mapping[str, Any]:
+        """The driver's answer to a request; raises as `LibraryProcess.ask`, and while the driver was let go."""
         if self._held is not None:
             raise ControlFailedError(self._held)
-        self._read_at_s = float("-inf")
-        answer = self._process.ask(do="set", uuid=uuid, limit_w=limit_w)
-        return answer["set_w"], answer["enforced_w"]
+        return self._process.ask(**request)
 
     def hold(self, reason: str | None) -> None:
         """See `DriverClient.hold`; a process that cannot be ended is told of in the reason."""

@@ -15,7 +15,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from joulie.adapters.gpu.library import GpuLibrary, GpuState, LibraryError
@@ -44,22 +44,34 @@ class Worker:
         return IDLE_S if self._cheap and self._library.connected else None
 
     def answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Answer a request: ``read``, ``set`` (uuid, limit_w) or ``disconnect``."""
+        """Answer a request: ``read``, ``set``, ``clocks``, ``lock``, ``reset`` or ``disconnect``."""
         try:
             if request["do"] == "disconnect":
                 self.rest()
                 return {}
             self._connect()
-            if request["do"] == "set":
-                set_w, enforced_w = self._library.set_limit(request["uuid"], request["limit_w"])
-                return {"set_w": set_w, "enforced_w": enforced_w}
-            return {"gpus": self._read()}
+            return self._done(request)
         except LibraryError as error:
             return {"error": str(error), "kind": error.kind}
 
     def rest(self) -> None:
         """Let the library go."""
         self._library.disconnect()
+
+    def _done(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        match request["do"]:
+            case "set":
+                set_w, enforced_w = self._library.set_limit(request["uuid"], request["limit_w"])
+                return {"set_w": set_w, "enforced_w": enforced_w}
+            case "lock":
+                return {"locked_mhz": self._library.lock_clock(request["uuid"], request["max_mhz"])}
+            case "reset":
+                self._library.reset_clock(request["uuid"])
+                return {}
+            case "clocks":
+                return {"gpus": self._read(self._library.clocks)}
+            case _:
+                return {"gpus": self._read(self._library.read)}
 
     def _connect(self) -> None:
         if self._library.connected:
@@ -68,9 +80,9 @@ class Worker:
         self._library.connect()
         self._cheap = time.monotonic() - began_s <= CHEAP_CONNECT_S and self._library.survives_disconnect()
 
-    def _read(self) -> Sequence[GpuState]:
+    def _read(self, read: Callable[[], Sequence[GpuState]]) -> Sequence[GpuState]:
         try:
-            return self._library.read()
+            return read()
         except LibraryError:
             self._library.disconnect()  # a driver that was reloaded responds only to a new connection
             raise
