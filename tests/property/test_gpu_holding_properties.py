@@ -78,7 +78,7 @@ def test_a_holder_is_who_has_the_whole_gpu_alone(
 def test_a_limit_is_set_for_nobody_but_the_holder(
     gpus: list[NodeGpu], allocations: list[Allocation], wanted: list[tuple[int, PodKey]]
 ) -> None:
-    limits = tuple(GpuLimit(uuid(number), 300.0, PodReference(pod[1], pod[0])) for number, pod in wanted)
+    limits = tuple(GpuLimit(uuid(number), PodReference(pod[1], pod[0]), 300.0) for number, pod in wanted)
     held = holdings(allocations, gpus, indexed=True)
     cap = with_gpu_limits(WantedCap(None, 100.0), TwinView("node", gpu_limits=limits), held)
     asked = {(limit.id, (limit.pod.namespace, limit.pod.name)) for limit in limits}

@@ -1,6 +1,7 @@
 """Limits of single GPUs, through the whole agent: set for the pod that holds the GPU, and gone with it."""
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,17 @@ from hypothesis import strategies as st
 
 from joulie.adapters.kubelet.pod_resources import PodResources
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
-from joulie.adapters.kubernetes.resources import NODE_TWINS
+from joulie.adapters.kubernetes.control_reports import not_restored_reason
+from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES
 from joulie.adapters.kubernetes.times import rfc3339
+from joulie.adapters.saved_clocks import SavedClocks
 from joulie.apps.agent.gpu_limits import KEPT_S, GpuHolders, LimitLease
 from joulie.apps.agent.reporting import ControlReport, Reporter
 from joulie.domain.actuation import LimitedDevice, WantedCap, wanted_limits
 from joulie.domain.gpu_allocations import Allocation, Holding
 from joulie.domain.hardware import CapRange
 from joulie.domain.limit_contest import RESETS
+from joulie.domain.locked_clocks import ANY_GPU
 from joulie.ports import DeviceKind, PowerDevice, SourceError
 from support.agent_machine import Bench, Machine, on_cluster, until
 from support.fake_gpus import FakeGpus
@@ -59,8 +63,15 @@ async def renew(bench: Bench, second: int = 0) -> None:
 
 
 async def limit(bench: Bench, gpu: str, watts: float, pod: tuple[str, str] = TRAIN) -> None:
-    limits = [{"id": gpu, "watts": watts, "pod": {"namespace": pod[0], "name": pod[1]}}]
-    spec = {"nodeName": bench.machine.node, "profile": "performance", "gpuLimits": limits}
+    await ask_for(bench, {"id": gpu, "watts": watts, "pod": {"namespace": pod[0], "name": pod[1]}})
+
+
+async def lock(bench: Bench, gpu: str, mhz: float) -> None:
+    await ask_for(bench, {"id": gpu, "maxSmClockMhz": mhz, "pod": {"namespace": TRAIN[0], "name": TRAIN[1]}})
+
+
+async def ask_for(bench: Bench, *limits: dict[str, Any]) -> None:
+    spec = {"nodeName": bench.machine.node, "profile": "performance", "gpuLimits": list(limits)}
     await bench.client.apply(NODE_TWINS, bench.name, {"spec": spec}, field_manager="joulie-operator")
 
 
@@ -332,3 +343,178 @@ def test_limit_of_a_killed_agent_ends_with_its_pod_though_no_agent_ran(
             await until(lambda: limits_w(driver) == [600.0, 700.0])
 
     on_cluster(machine, run)
+
+
+def locks_mhz(driver: FakeGpus) -> list[int]:
+    return [driver.read(gpu, "lock_mhz") for gpu in (FIRST, SECOND)]
+
+
+def may_be_locked(machine: Machine) -> bool:
+    """Whether the saved file says so of a GPU."""
+    file = machine.root / "state/clocks.json"
+    return file.exists() and bool(json.loads(file.read_text())["gpus"])
+
+
+def clock_is(bench: Bench, gpu: str, *expected: object) -> Callable[[], Any]:
+    """Whether the largest clock, the lock (MHz) and the result of a GPU are reported so."""
+
+    async def reported() -> bool:
+        found = {one.id: one.sm_clock for one in (await bench.control()).gpus}.get(gpu)
+        return found is not None and (found.largest_mhz, found.max_mhz, found.result) == expected
+
+    return reported
+
+
+def test_a_clock_is_locked_for_the_holder_and_reported_once_it_was_read(
+    machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket
+) -> None:
+    machine.settings["gpu_clocks"] = True
+    driver.write(FIRST, idle=1)
+
+    async def steps(bench: Bench, gpu: str) -> None:
+        await until(clock_is(bench, gpu, 1980.0, None, None))
+        await lock(bench, gpu, 1400.0)
+        await until(clock_is(bench, gpu, 1980.0, None, "unconfirmed"))
+        driver.write(FIRST, idle=0)
+        await until(clock_is(bench, gpu, 1980.0, 1395.0, "applied"))
+        assert (locks_mhz(driver), limits_w(driver), may_be_locked(machine)) == ([1395, 0], [700.0, 700.0], True)
+        kubelet.pods = {("ml", "train-1"): {"nvidia.com/gpu": ["0"]}}  # the pod ends in its trial
+        await until(lambda: locks_mhz(driver) == [0, 0])
+        await until(clock_is(bench, gpu, 1980.0, None, None))
+        assert not may_be_locked(machine)
+        kubelet.pods = {TRAIN: {"nvidia.com/gpu": ["0"]}}
+        await until(lambda: locks_mhz(driver) == [1395, 0])
+
+    scenario(machine, steps)
+    assert (locks_mhz(driver), may_be_locked(machine)) == ([0, 0], False), "an agent that stops leaves no lock"
+
+
+def test_a_lock_ends_when_the_operator_is_silent(
+    machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket
+) -> None:
+    machine.settings |= {"gpu_clocks": True, "gpu_limit_lease_s": 1.0}
+
+    async def steps(bench: Bench, gpu: str) -> None:
+        await lock(bench, gpu, 1200.0)
+        await renew(bench, 1)
+        await until(lambda: locks_mhz(driver) == [1200, 0])
+        await until(lambda: locks_mhz(driver) == [0, 0])  # nothing was renewed
+        await until(lambda: not may_be_locked(machine))
+
+    scenario(machine, steps)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_lock_of_a_killed_agent_is_reset_by_the_next_one(
+    machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket, *, allowed: bool
+) -> None:
+    machine.settings["gpu_clocks"] = True
+
+    async def run(bench: Bench) -> None:
+        await bench.add_node()
+        async with bench.agent() as task:
+            gpu = await first_gpu(bench)
+            await lock(bench, gpu, 1200.0)
+            await until(lambda: locks_mhz(driver) == [1200, 0])
+            await bench.kill(task)
+        assert (locks_mhz(driver), may_be_locked(machine)) == ([1200, 0], True)
+        resets = driver.read(FIRST, "resets")
+        machine.settings["gpu_clocks"] = allowed
+        async with bench.agent():
+            await renew(bench, 1)
+            if allowed:  # the NodeTwin still asks for it: reset, then locked anew
+                await until(clock_is(bench, gpu, 1980.0, 1200.0, "applied"))
+            else:
+                await until(clock_is(bench, gpu, None, None, "blocked"))
+                assert (locks_mhz(driver), may_be_locked(machine)) == ([0, 0], False)
+        assert driver.read(FIRST, "resets") > resets
+
+    on_cluster(machine, run)
+
+
+def test_a_lock_that_something_overrides_is_an_error_and_taken_away(
+    machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket
+) -> None:
+    machine.settings["gpu_clocks"] = True
+    driver.write(FIRST, ignore_lock=1)
+
+    async def steps(bench: Bench, gpu: str) -> None:
+        await lock(bench, gpu, 1200.0)
+        await until(clock_is(bench, gpu, None, None, "error"))
+        assert not may_be_locked(machine)
+        locks = driver.read(FIRST, "locks")
+        await renew(bench, 1)
+        await ask_for(bench)
+        await until(clock_is_absent(bench, gpu))
+        assert driver.read(FIRST, "locks") == locks
+
+    def clock_is_absent(bench: Bench, gpu: str) -> Callable[[], Any]:
+        async def absent() -> bool:
+            return [one.sm_clock for one in (await bench.control()).gpus if one.id == gpu] == [None]
+
+        return absent
+
+    scenario(machine, steps)
+
+
+def test_a_node_is_not_restored_while_a_clock_may_be_locked(
+    machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket
+) -> None:
+    """What `joulie cleanup` waits for before the agents are uninstalled."""
+    machine.settings["gpu_clocks"] = True
+
+    async def steps(bench: Bench, gpu: str) -> None:
+        await lock(bench, gpu, 1200.0)
+        await until(clock_is(bench, gpu, 1980.0, 1200.0, "applied"))
+        driver.write(FIRST, fail_reset=15)
+        await ask_for(bench)
+
+        async def is_told() -> bool:
+            return not_restored_reason(await bench.twin()) == f"SM clocks may be locked: {gpu}"
+
+        await until(is_told)
+        driver.write(FIRST, fail_reset=0)
+
+        async def is_restored() -> bool:
+            return not_restored_reason(await bench.twin()) == ""
+
+        await until(is_restored)
+        assert locks_mhz(driver) == [0, 0]
+
+    scenario(machine, steps)
+
+
+def test_clocks_are_left_alone_in_observe_mode(machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket) -> None:
+    machine.settings["gpu_clocks"] = True
+
+    async def steps(bench: Bench, gpu: str) -> None:
+        await lock(bench, gpu, 1200.0)
+        await until(lambda: locks_mhz(driver) == [1200, 0])
+        labels = {"metadata": {"labels": {"joulie.io/mode": "observe"}}}
+        await bench.client.patch(NODES, bench.machine.node, labels)
+        await until(lambda: locks_mhz(driver) == [0, 0])
+        await until(lambda: not may_be_locked(machine))
+
+    scenario(machine, steps)
+
+
+def test_a_file_of_clocks_counts_in_its_boot_and_for_all_gpus_where_it_cannot_be_read(tmp_path: Path) -> None:
+    boot = tmp_path / "proc/sys/kernel/random/boot_id"
+    boot.parent.mkdir(parents=True)
+    boot.write_text("00000001-8b1c-4ec5-9d3a-70f4cc4f9f8a\n")
+    saved = SavedClocks(tmp_path / "state/clocks.json", tmp_path / "proc")
+    assert saved.load() == frozenset()
+    saved.save({"GPU-b", "GPU-a"})
+    assert saved.load() == {"GPU-a", "GPU-b"}
+    file = tmp_path / "state/clocks.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    text = file.read_text()
+    for garbled in ("", "{", '{"bootId": 1, "gpus": []}', "\xff", text[:-3]):
+        file.write_bytes(garbled.encode("latin-1"))
+        assert saved.load() == {ANY_GPU}
+    file.write_text(text)
+    boot.write_text("00000002-8b1c-4ec5-9d3a-70f4cc4f9f8a\n")
+    assert saved.load() == frozenset(), "the driver of another boot has forgotten the locks"
+    boot.write_text("")
+    with pytest.raises(OSError, match="boot id"):
+        saved.load()

@@ -151,7 +151,7 @@ def test_without_the_kubelet_the_exporter_says_then_the_only_pod_holds_all() -> 
 
 def test_drain_cap_and_observe_mode_go_first() -> None:
     view = View((gpu("a", (TRAIN,)),), (pod(TRAIN),))
-    limits = (GpuLimit("a", 250.0, PodReference("train-0", "ml")),)
+    limits = (GpuLimit("a", PodReference("train-0", "ml"), 250.0),)
     assert held(view) == {"a": "train-0"}
     assert desired_node(decision(), 0, gpu_limits=limits).spec.gpu_limits == limits
     for other in (decision(enforced=False), decision(share=0.0)):
@@ -162,7 +162,7 @@ def test_drain_cap_and_observe_mode_go_first() -> None:
 def test_a_power_budget_does_not_go_first_and_a_cap_beside_it_does() -> None:
     view = View((gpu("a", (TRAIN,)), gpu("b", (TRAIN,))), (pod(TRAIN, 2),))
     ceiling = PowerCeiling(None, 250.0)
-    limits = (GpuLimit("a", 200.0, PodReference("train-0", "ml")),)
+    limits = (GpuLimit("a", PodReference("train-0", "ml"), 200.0),)
     bounded = decision(ceiling=ceiling)
     assert bounded.nodes[0].wanted.gpu == Cap(watts=250.0)
     (job,) = jobs(bounded, cast("Any", view), OperatorSettings(), {}, {"n": 250.0}).values()

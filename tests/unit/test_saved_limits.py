@@ -235,7 +235,7 @@ def test_a_failed_save_leaves_what_was_there(
 
     with monkeypatch.context() as patched:
         if step == "write":
-            patched.setattr("joulie.adapters.saved_limits._write_through", full)
+            patched.setattr("joulie.adapters.saved_limits.write_through", full)
         else:
             patched.setattr(*{"fsync": (os, "fsync", full), "replace": (Path, "replace", full)}[step])
         with pytest.raises(OSError, match="No space"):

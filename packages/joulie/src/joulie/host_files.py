@@ -6,8 +6,10 @@ a kernel does.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Protocol
 from joulie.ports import ControlFailedError, control_error
 
 _READ_BYTES = 64 * 1024
+_BOOT_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class HostFiles(Protocol):
@@ -120,6 +123,49 @@ def read_text(files: HostFiles, file: Path) -> str | None:
         return _line(files, file)
     except (OSError, ValueError):
         return None
+
+
+def boot_id(files: HostFiles, host_proc: Path) -> str:
+    """Id of this boot; with a garbled one, all that was saved in this boot would be void.
+
+    Args:
+        files: files of the host.
+        host_proc: mount point of /proc.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    file = host_proc / "sys/kernel/random/boot_id"
+    found = read_text(files, file)
+    if found is None or not _BOOT_ID.fullmatch(found):
+        raise OSError(errno.EIO, "no boot id can be read", str(file))
+    return found
+
+
+def write_through(file: Path, content: bytes) -> None:
+    """Write a file, readable by its owner only, to the disk.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in a folder durable.
+
+    Raises:
+        OSError: it could not be synced.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_number(files: HostFiles, file: Path) -> int:

@@ -12,10 +12,7 @@ hold limits (1 if the others are known: the cap ``lost.W:BACKEND`` or ``lost.%:B
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
-import re
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
@@ -27,7 +24,7 @@ from joulie.domain.actuation import WantedCap
 from joulie.domain.limit_records import LimitRecord, usable_limit
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.domain.saved_records import LostRecords, ReportedLimits, SavedRecords
-from joulie.host_files import OS_FILES, HostFiles, read_text
+from joulie.host_files import OS_FILES, HostFiles, boot_id, read_text, sync_folder, write_through
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +34,6 @@ _EARLIER = "earlier:"
 _LOST = "lost:"
 _LOST_DETAILS = "lost."
 _CHECKED = "checked:"
-_BOOT_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _KEXEC_LOADER = 0xD
 _FIELDS = frozenset({"bootId", "limits"})
 
@@ -93,7 +89,7 @@ class SavedLimits:
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / f".{self._path.name}.new"
         try:
-            _write_through(temporary, content)
+            write_through(temporary, content)
             if self._keep_aside:
                 self._link_aside()
             temporary.replace(self._path)
@@ -101,7 +97,7 @@ class SavedLimits:
             temporary.unlink(missing_ok=True)
             raise
         self._keep_aside = False
-        _sync_folder(folder)
+        sync_folder(folder)
 
     def booted_at_epoch_s(self) -> float | None:
         """See `LimitStore.booted_at_epoch_s`."""
@@ -142,11 +138,7 @@ class SavedLimits:
         return loader.isdecimal() and int(loader) >> 4 == _KEXEC_LOADER
 
     def _boot_id(self) -> str:
-        file = self._host_proc / "sys/kernel/random/boot_id"
-        boot_id = read_text(self._files, file)
-        if boot_id is None or not _BOOT_ID.fullmatch(boot_id):  # with another one, all records of this boot are void
-            raise OSError(errno.EIO, "no boot id can be read", str(file))
-        return boot_id
+        return boot_id(self._files, self._host_proc)
 
     def _aside(self, ending: str) -> Path:
         return self._path.with_name(f"{self._path.name}.{ending}")
@@ -234,20 +226,3 @@ def _reported(backend: str, limits: Mapping[str, Any]) -> ReportedLimits:
         return ReportedLimits(backend)
     stated = cap if cap != WantedCap() else None
     return ReportedLimits(backend, stated, tuple(details.values()), complete=limits[f"{_LOST}{backend}"] == 1.0)
-
-
-def _write_through(file: Path, content: bytes) -> None:
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -52,6 +52,9 @@ def not_restored_reason(twin: NodeTwin) -> str:
         for device, report in reports.items()
         if report.result != ControlOutcome.OBSERVED and not (report.message or "").startswith(RESTORED)
     )
+    locked = [gpu.id for gpu in control.gpus if gpu.sm_clock is not None and gpu.sm_clock.result is not None]
+    if locked:
+        problems = "; ".join(filter(None, [problems, f"SM clocks may be locked: {', '.join(locked)}"]))
     # An agent that has stopped for good, and one of an earlier release, state no generation.
     if problems or control.observed_generation in {None, twin.metadata.generation}:
         return problems

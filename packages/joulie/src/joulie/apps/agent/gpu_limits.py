@@ -13,10 +13,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from joulie.adapters.kubernetes.api import v1alpha1 as api
+from joulie.apps.agent.gpu_clocks import ClockReport
 from joulie.apps.agent.views import TwinView
 from joulie.domain.actuation import WantedCap, same_limit
 from joulie.domain.gpu_allocations import Allocation, Holding, NodeGpu, holdings
 from joulie.domain.limit_records import LimitRecord
+from joulie.domain.locked_clocks import ANY_GPU
 from joulie.ports import PowerDevice, SourceError
 
 _log = logging.getLogger(__name__)
@@ -24,6 +26,8 @@ _log = logging.getLogger(__name__)
 KEPT_S = 60.0
 """Time for which holders count while the kubelet does not answer, s: a busy one may be late, and a limit that came and
 went with each answer would be no limit. Whoever gets a GPU meanwhile is in the operator's own list of pods."""
+
+HZ_PER_MHZ = 1e6
 
 Allocations = Callable[[], Awaitable[Sequence[Allocation]]]
 """Asks the kubelet which GPUs pods hold; raises SourceError."""
@@ -105,8 +109,19 @@ def with_gpu_limits(cap: WantedCap, twin: TwinView, held: Mapping[str, Holding])
     A limit counts where the pod that it is for holds the GPU alone, and where the kubelet did not say who does: then
     the operator knows it from elsewhere.
     """
-    limits = {limit.id: limit.watts for limit in twin.gpu_limits if _is_for_holder(limit, held.get(limit.id))}
+    limits = {limit.id: limit.watts for limit in _valid(twin, held) if limit.watts is not None}
     return replace(cap, by_device=tuple(sorted(limits.items())))
+
+
+def max_sm_clocks(twin: TwinView, held: Mapping[str, Holding]) -> tuple[tuple[str, float], ...]:
+    """GPUs whose SM clock is to be locked, and to what, Hz; the same limits count as in `with_gpu_limits`."""
+    limits = _valid(twin, held)
+    clocks = {limit.id: limit.max_sm_clock_mhz * HZ_PER_MHZ for limit in limits if limit.max_sm_clock_mhz is not None}
+    return tuple(sorted(clocks.items()))
+
+
+def _valid(twin: TwinView, held: Mapping[str, Holding]) -> Sequence[api.GpuLimit]:
+    return [limit for limit in twin.gpu_limits if _is_for_holder(limit, held.get(limit.id))]
 
 
 def _is_for_holder(limit: api.GpuLimit, holding: Holding | None) -> bool:
@@ -116,7 +131,10 @@ def _is_for_holder(limit: api.GpuLimit, holding: Holding | None) -> bool:
 
 
 def gpu_statuses(
-    gpus: Sequence[PowerDevice], held: Mapping[str, Holding], records: Mapping[str, LimitRecord]
+    gpus: Sequence[PowerDevice],
+    held: Mapping[str, Holding],
+    records: Mapping[str, LimitRecord],
+    clocks: Mapping[str, ClockReport],
 ) -> tuple[api.GpuStatus, ...]:
     """What is reported about each GPU.
 
@@ -124,13 +142,19 @@ def gpu_statuses(
         gpus: GPUs that respond.
         held: who holds them; empty where that is not known.
         records: limits that Joulie replaced, by GPU.
+        clocks: SM clocks, by GPU.
     """
     return tuple(
-        _gpu_status(gpu, held.get(gpu.id), records.get(gpu.id)) for gpu in sorted(gpus, key=lambda gpu: gpu.id)
+        _gpu_status(
+            gpu, held.get(gpu.id), records.get(gpu.id), clocks.get(gpu.id) or clocks.get(ANY_GPU, ClockReport())
+        )
+        for gpu in sorted(gpus, key=lambda gpu: gpu.id)
     )
 
 
-def _gpu_status(gpu: PowerDevice, holding: Holding | None, record: LimitRecord | None) -> api.GpuStatus:
+def _gpu_status(
+    gpu: PowerDevice, holding: Holding | None, record: LimitRecord | None, clock: ClockReport
+) -> api.GpuStatus:
     pods = [] if holding is None else [api.PodReference(name=name, namespace=space) for space, name in holding.pods]
     return api.GpuStatus(
         id=gpu.id,
@@ -140,6 +164,16 @@ def _gpu_status(gpu: PowerDevice, holding: Holding | None, record: LimitRecord |
         pods=None if holding is None else tuple(pods),
         shared=None if holding is None else holding.shared,
         owner=_owner(gpu, record),
+        sm_clock=None if clock == ClockReport() else _clock_status(clock),
+    )
+
+
+def _clock_status(clock: ClockReport) -> api.SmClockStatus:
+    return api.SmClockStatus(
+        None if clock.largest_hz is None else clock.largest_hz / HZ_PER_MHZ,
+        None if clock.max_hz is None else clock.max_hz / HZ_PER_MHZ,
+        clock.result,
+        clock.message or None,
     )
 
 

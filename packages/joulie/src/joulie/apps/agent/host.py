@@ -13,6 +13,7 @@ from joulie.adapters.cpu.cpuinfo import CpuInfo
 from joulie.apps.agent.cpu import CpuControl, CpuFacts
 from joulie.apps.agent.frequency import BACKEND as DVFS
 from joulie.apps.agent.frequency import FrequencyWriter
+from joulie.apps.agent.gpu_clocks import ClockReport, ClockStore, GpuClocks
 from joulie.apps.agent.gpus import GpuBackends, Gpus, planned
 from joulie.apps.agent.limits import LIFTED, LimitWriter, limited_devices
 from joulie.apps.agent.metering import PowerMeter, PowerSample
@@ -33,6 +34,7 @@ from joulie.domain.hardware import CapRange, Catalogue
 from joulie.domain.limit_records import LimitRecord
 from joulie.domain.saved_records import ReportedLimits
 from joulie.ports import (
+    ClockLimiter,
     DeviceKind,
     FrequencyLimiter,
     FrequencyPolicy,
@@ -55,6 +57,8 @@ class HostBackends:
         gpus_on_bus: number of GPUs on the PCI bus by vendor, whether or not a driver responds.
         store: file of the original limits.
         catalogue: hardware catalogue.
+        clocks: locks the SM clocks of GPUs; None where no backend can.
+        clock_store: file of the GPUs whose SM clock may be locked.
     """
 
     cpu_info: Callable[[], CpuInfo]
@@ -65,6 +69,8 @@ class HostBackends:
     store: LimitStore
     catalogue: Catalogue
     gpus_on_bus: Callable[[], Mapping[str, int]] = dict
+    clocks: ClockLimiter | None = None
+    clock_store: ClockStore | None = None
 
 
 @dataclass(frozen=True)
@@ -129,9 +135,12 @@ class Host:
         backends: device backends.
         dvfs: settings of the frequency controller.
         simulate_only: compute limits, but write none.
+        gpu_clocks: whether the SM clocks of GPUs may be locked.
     """
 
-    def __init__(self, backends: HostBackends, dvfs: DvfsSettings, *, simulate_only: bool = False) -> None:
+    def __init__(
+        self, backends: HostBackends, dvfs: DvfsSettings, *, simulate_only: bool = False, gpu_clocks: bool = False
+    ) -> None:
         self._backends = backends
         self._model = ""
         self._originals = originals = OriginalLimits(backends.store)
@@ -139,6 +148,11 @@ class Host:
         self._cpu_writer = LimitWriter(backends.cpu_limiters, originals, self._describe, simulate_only=simulate_only)
         self._cpu_planner = LimitWriter(backends.cpu_limiters, originals, self._describe, simulate_only=True)
         self._gpus = Gpus(backends.gpus, backends.gpus_on_bus, originals, self._describe, simulate_only=simulate_only)
+        self._clocks: GpuClocks | None = None
+        if backends.clocks is not None and backends.clock_store is not None:
+            self._clocks = GpuClocks(
+                backends.clocks, backends.clock_store, enabled=gpu_clocks, simulate_only=simulate_only
+            )
         self.cpu = CpuControl(
             self._cpu_writer, frequency, Throttle(dvfs, throttle_pct=frequency.throttle_in_force_pct())
         )
@@ -228,6 +242,16 @@ class Host:
     def enforce_gpu(self, cap: WantedCap) -> Outcome:
         """Apply a cap to the GPUs."""
         return self._recallable(self._gpus.enforce(cap))
+
+    def enforce_clocks(self, asked_hz: Mapping[str, float]) -> None:
+        """Bring the SM clocks of GPUs to these maxima, Hz, and take the locks of the others away."""
+        if self._clocks is not None:
+            self._clocks.enforce(asked_hz)
+
+    @property
+    def gpu_clocks(self) -> Mapping[str, ClockReport]:
+        """SM clocks after the last `enforce_clocks`, by GPU."""
+        return {} if self._clocks is None else self._clocks.seen
 
     def plan_cpu(self, cap: WantedCap) -> Outcome:
         """What a cap on the CPUs would do, in observe mode; nothing is written."""

@@ -21,13 +21,14 @@ from joulie.adapters.cpu.hsmp import Hsmp
 from joulie.adapters.cpu.rapl import Rapl, RaplMeter
 from joulie.adapters.gpu.amdgpu import Amdgpu, AmdgpuMeter
 from joulie.adapters.gpu.amdsmi import AmdSmi, AmdSmiMeter, amdsmi_session
-from joulie.adapters.gpu.nvml import Nvml, NvmlMeter, nvml_session
+from joulie.adapters.gpu.nvml import Nvml, NvmlClocks, NvmlMeter, nvml_session
 from joulie.adapters.gpu.pci import AMD, NVIDIA, gpus_on_bus
 from joulie.adapters.gpu.rocm_smi import RocmSmi
 from joulie.adapters.hardware_yaml import catalogue_of
 from joulie.adapters.kubelet.pod_resources import PodResources
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.slices import claimable_gpus
+from joulie.adapters.saved_clocks import SavedClocks
 from joulie.adapters.saved_limits import SavedLimits
 from joulie.apps.agent.agent import CONCURRENCY, Agent, Scope
 from joulie.apps.agent.claims import NamedClaims
@@ -179,7 +180,8 @@ async def _using(host: Host | None) -> AsyncIterator[None]:
 
 def build_host(settings: AgentSettings, catalogue: Catalogue) -> Host:
     """Controller of the machine that the agent runs on, with all device backends."""
-    return Host(host_backends(settings, catalogue), settings.dvfs, simulate_only=settings.simulate_only)
+    backends = host_backends(settings, catalogue)
+    return Host(backends, settings.dvfs, simulate_only=settings.simulate_only, gpu_clocks=settings.gpu_clocks)
 
 
 def host_backends(settings: AgentSettings, catalogue: Catalogue) -> HostBackends:
@@ -200,6 +202,8 @@ def host_backends(settings: AgentSettings, catalogue: Catalogue) -> HostBackends
         store=SavedLimits(settings.state_dir / "limits.json", host_proc),
         catalogue=catalogue,
         gpus_on_bus=partial(gpus_on_bus, host_sys),
+        clocks=NvmlClocks(nvidia),
+        clock_store=SavedClocks(settings.state_dir / "clocks.json", host_proc),
     )
 
 

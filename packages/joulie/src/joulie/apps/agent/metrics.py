@@ -16,6 +16,7 @@ from joulie.apps.agent.node import NodeAgent
 
 MODES = ("none", "rapl", "hsmp", "dvfs")
 _HZ_PER_KHZ = 1e3
+_HZ_PER_MHZ = 1e6
 _UJ_PER_J = 1e6
 
 
@@ -66,6 +67,13 @@ class _Families:
             (gauge, "dvfs_cpu_max_freq_khz", "Upper frequency limit of a cpufreq policy, kHz.", ["node", "cpu"]),
             (gauge, "gpu_power_watts", "Power of a GPU, W.", ["node", "gpu"]),
             (gauge, "gpu_power_limit_watts", "Power limit of a GPU in force, W.", ["node", "gpu"]),
+            (gauge, "gpu_sm_clock_limit_mhz", "Maximum that the SM clock of a GPU is locked to, MHz.", ["node", "gpu"]),
+            (
+                gauge,
+                "gpu_sm_clock_control",
+                "1 for the result of locking the SM clock of a GPU in the last cycle, as in controlStatus.",
+                ["node", "gpu", "result"],
+            ),
             (
                 counter,
                 "gpu_limit_resets",
@@ -143,6 +151,12 @@ def _add_host(families: _Families, name: str, host: Host, seen: Observation) -> 
         families.add("dvfs_cpu_max_freq_khz", policy.limit_hz / _HZ_PER_KHZ, name, cpu)
     for gpu_id, times in host.gpu_resets.items():
         families.add("gpu_limit_resets", times, name, gpu_id)
+    for gpu_id, clock in host.gpu_clocks.items():
+        families.add(
+            "gpu_sm_clock_limit_mhz", None if clock.max_hz is None else clock.max_hz / _HZ_PER_MHZ, name, gpu_id
+        )
+        if clock.result is not None:
+            families.add("gpu_sm_clock_control", 1.0, name, gpu_id, clock.result.value)
     for gpu in seen.gpus:
         families.add("gpu_power_watts", seen.gpu_power.power_w.get(gpu.id), name, gpu.id)
         families.add("gpu_power_limit_watts", gpu.limit_w, name, gpu.id)

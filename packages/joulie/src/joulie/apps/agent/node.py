@@ -15,7 +15,7 @@ from joulie.adapters.kubernetes.control_reports import RESTORED
 from joulie.adapters.kubernetes.names import MODE_LABEL
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.agent.discovery import hardware_from_labels, hardware_of_host
-from joulie.apps.agent.gpu_limits import GpuHolders, LimitLease, gpu_statuses, with_gpu_limits
+from joulie.apps.agent.gpu_limits import GpuHolders, LimitLease, gpu_statuses, max_sm_clocks, with_gpu_limits
 from joulie.apps.agent.gpu_thread import GpuThread
 from joulie.apps.agent.host import Host
 from joulie.apps.agent.limits import LIFTED
@@ -91,11 +91,13 @@ class _AskedOfGpus:
         cap: cap of each GPU.
         observes: whether to write nothing but earlier limits.
         held: why GPU drivers must not be used; None if they may be.
+        clocks_hz: GPUs whose SM clock is to be locked, and to what, Hz.
     """
 
     cap: WantedCap
     observes: bool
     held: str | None
+    clocks_hz: tuple[tuple[str, float], ...] = ()
 
 
 class NodeAgent:
@@ -144,6 +146,7 @@ class NodeAgent:
         self._holders = holders
         self._asked_for_holders = False
         self._held: Mapping[str, Holding] = {}
+        self._clocks_hz: tuple[tuple[str, float], ...] = ()
         self._limit_lease = LimitLease(gpu_limit_lease_s)
 
     @property
@@ -216,7 +219,7 @@ class NodeAgent:
             or outcome.result in {api.ControlOutcome.NONE, api.ControlOutcome.OBSERVED}
             or outcome.message.startswith(RESTORED)
             for outcome in (self.cpu, self.gpu)
-        )
+        ) and (self.host is None or not any(clock.result for clock in self.host.gpu_clocks.values()))
 
     async def restore(self, now_s: float) -> None:
         """Lift all caps: the agent is stopping, or the node left its scope."""
@@ -224,10 +227,11 @@ class NodeAgent:
         if inputs is None:
             # No cycle ran yet, but an earlier process may have left caps on this machine.
             if self.host is not None:
-                self._gpu_thread.start(partial(self.host.enforce_gpu, LIFTED), LIFTED, now_s)
+                self._gpu_thread.start(partial(_lift_gpus, self.host), LIFTED, now_s)
                 await asyncio.to_thread(self.host.lift_cpu, now_s)
                 await self._gpu_thread.outcome(LIFTED, _GPU_RESTORE_S, now_s)
             return
+        self._clocks_hz = ()
         started = self._start_gpu(LIFTED, inputs, now_s)
         self.cpu = await self._enforce_cpu(LIFTED, self._devices(inputs), inputs.routing, now_s)
         if not started and await self._gpu_thread.idle(_GPU_RESTORE_S):
@@ -248,12 +252,14 @@ class NodeAgent:
         """The cap of the GPUs, with the limits of single ones that are valid now."""
         via = routing.gpu_control.via
         local = self.host is not None and via is Via.HOST
+        self._clocks_hz = ()
         if not local and via is not Via.HTTP:
             return twin.gpu
         if local:
             await self._read_holders()
         if not self._limit_lease.holds(twin.last_updated, now_s):
             return twin.gpu
+        self._clocks_hz = max_sm_clocks(twin, self._held) if local else ()
         return with_gpu_limits(twin.gpu, twin, self._held if local else {})
 
     async def _read_holders(self) -> None:
@@ -270,7 +276,7 @@ class NodeAgent:
         seen = self.host.observation if self.host else None
         if seen is None or self.host is None or routing.gpu_control.via is not Via.HOST:
             return ()
-        return gpu_statuses(seen.gpus, self._held, self.host.gpu_records)
+        return gpu_statuses(seen.gpus, self._held, self.host.gpu_records, self.host.gpu_clocks)
 
     def _hardware(self, inputs: NodeInputs) -> api.NodeHardwareStatus:
         """Status of the NodeHardware: the host's devices, else those of the node's labels."""
@@ -333,7 +339,8 @@ class NodeAgent:
     def _asked_of_gpus(self, cap: WantedCap, inputs: NodeInputs) -> _AskedOfGpus:
         # If control has moved to another backend, limits written here earlier must still be lifted.
         local = cap if inputs.routing.gpu_control.via is Via.HOST else LIFTED
-        return _AskedOfGpus(local, self._observes, gpu_hold_reason(inputs.node.labels) if inputs.node else None)
+        held = gpu_hold_reason(inputs.node.labels) if inputs.node else None
+        return _AskedOfGpus(local, self._observes, held, () if self._observes else self._clocks_hz)
 
     async def _enforce_gpu(self, cap: WantedCap, inputs: NodeInputs, now_s: float, patience_s: float) -> Outcome:
         control = inputs.routing.gpu_control
@@ -390,9 +397,16 @@ def _gpu_turn(host: Host, asked: _AskedOfGpus, now_s: float) -> Outcome:
     """The host's GPU work of one cycle."""
     host.hold_gpus(asked.held, of=NVIDIA)  # the labels are those of its operator
     host.observe_gpu(now_s)
+    host.enforce_clocks(dict(asked.clocks_hz))
     outcome = host.enforce_gpu(LIFTED if asked.observes else asked.cap)
     only_observed = asked.observes and outcome.result is api.ControlOutcome.APPLIED
     return host.plan_gpu(asked.cap) if only_observed else outcome
+
+
+def _lift_gpus(host: Host) -> Outcome:
+    """Lift what an earlier process may have left."""
+    host.enforce_clocks({})
+    return host.enforce_gpu(LIFTED)
 
 
 def _measured(source: Route) -> bool:

@@ -90,6 +90,12 @@ class AgentSettings(HostSettings, ProgramSettings):
         "Limits of single GPUs are lifted when the operator has not renewed the NodeTwin for this long.",
         minimum=1.0,
     )
+    gpu_clocks: bool = boolean(
+        "GPU_CLOCKS",
+        False,
+        "Lock the SM clocks of NVIDIA GPUs for jobs that power limits do not reach. Set it only where nobody else "
+        "locks clocks: no driver tells which lock is in force, so those of others could not be put back.",
+    )
     dvfs: DvfsSettings = group(
         DvfsSettings,
         ema_alpha=number("DVFS_EMA_ALPHA", "0.3", "Weight of the newest power sample.", minimum=0.001, maximum=1),

@@ -18,6 +18,7 @@ from joulie.adapters.kubernetes.api.v1alpha1.fields import (
     ControlStatus,
     GpuStatus,
     PodReference,
+    SmClockStatus,
 )
 from joulie.adapters.kubernetes.api.v1alpha1.hardware import (
     CapRangeType,
@@ -184,6 +185,7 @@ __all__ = [
     "ScheduleWindow",
     "Scheduling",
     "SlicingMode",
+    "SmClockStatus",
     "Source",
     "SourceType",
     "Sources",

@@ -69,6 +69,7 @@ CapPercent = Annotated[float, _number(minimum=0, exclusiveMinimum=True, maximum=
 Score = Annotated[float, _number(minimum=0, maximum=100)]
 Fraction = Annotated[float, _number(minimum=0, maximum=1)]
 Megahertz = Annotated[float, _number(minimum=0)]
+CapMegahertz = Annotated[float, _number(minimum=1)]
 Count = Annotated[int, _number(minimum=0)]
 PositiveCount = Annotated[int, _number(minimum=1)]
 
@@ -153,6 +154,24 @@ class PodReference(JoulieStruct, frozen=True):
     namespace: Name
 
 
+class SmClockStatus(JoulieStruct, frozen=True):
+    """SM clock of one GPU; see `docs/design/0037-locked-clocks.md`.
+
+    Attributes:
+        largest_mhz: largest SM clock of the GPU, MHz; absent where Joulie may not lock it.
+        max_mhz: maximum that it is locked to, MHz; absent without a lock, and where it is not known.
+        result: applied once the clock was read at or below the maximum under load, unconfirmed until then, error where
+            something overrides the lock or it could not be taken away, blocked where the clock cannot be locked. Absent
+            where nothing is asked for and the clock is not locked.
+        message: human-readable details.
+    """
+
+    largest_mhz: Megahertz | None = None
+    max_mhz: Megahertz | None = None
+    result: Annotated[str, one_of(ControlOutcome)] | None = None
+    message: Message | None = None
+
+
 class GpuStatus(JoulieStruct, frozen=True):
     """Power limit of one GPU, and the pods that the kubelet gave it to.
 
@@ -166,6 +185,7 @@ class GpuStatus(JoulieStruct, frozen=True):
         shared: whether pods hold parts of it (MIG, MPS, time slicing).
         owner: whose limit is in force: `joulie`, or `other` where Joulie limits the GPU and another program has set
             another limit. Absent while Joulie does not limit it, or if the limit cannot be told.
+        sm_clock: its SM clock, where Joulie may lock it or may have locked it.
     """
 
     id: GpuId
@@ -175,6 +195,7 @@ class GpuStatus(JoulieStruct, frozen=True):
     pods: Annotated[tuple[PodReference, ...], up_to(64)] | None = None
     shared: bool | None = None
     owner: Text | None = None
+    sm_clock: SmClockStatus | None = None
 
 
 class ControlStatus(JoulieStruct, frozen=True):

@@ -9,6 +9,7 @@ import msgspec
 
 from joulie.adapters.kubernetes.api.meta import KubernetesObject, ObjectMeta
 from joulie.adapters.kubernetes.api.v1alpha1.fields import (
+    CapMegahertz,
     CapPercent,
     CapWatts,
     Conditions,
@@ -109,19 +110,26 @@ class GpuCap(JoulieStruct, frozen=True):
 
 
 class GpuLimit(JoulieStruct, frozen=True):
-    """Power limit of one GPU, for the pod that holds it. It ends with the pod's hold on the GPU.
+    """Limits of one GPU, for the pod that holds it. They end with the pod's hold on the GPU.
 
     Attributes:
         id: GPU, as `status.controlStatus.gpus` names it.
         watts: power limit, W; the GPU keeps a lower limit that it has.
+        max_sm_clock_mhz: maximum of the SM clock, MHz; locked to the next supported clock below, where the agent may
+            (`GPU_CLOCKS`).
         pod: pod that the limit is for.
         owner: whose limit it is, where it is not one that Joulie found: the annotation by which the pod states it.
     """
 
     id: GpuId
-    watts: CapWatts
     pod: PodReference
+    watts: CapWatts | None = None
     owner: Text | None = None
+    max_sm_clock_mhz: CapMegahertz | None = None
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("has(self.watts) || has(self.maxSmClockMhz)", "a limit needs watts or maxSmClockMhz"),
+    )
 
 
 class PolicyReference(JoulieStruct, frozen=True):

@@ -9,6 +9,7 @@ import msgspec
 
 from joulie.adapters.kubernetes.api.meta import KubernetesObject, ObjectMeta
 from joulie.adapters.kubernetes.api.v1alpha1.fields import (
+    CapMegahertz,
     CapWatts,
     Conditions,
     Fraction,
@@ -97,10 +98,11 @@ class GpuUse(JoulieStruct, frozen=True):
 
 
 class HeldGpuLimit(JoulieStruct, frozen=True):
-    """Power limit that the workload's GPUs were held at last; its next run starts there, after one check.
+    """Limit that the workload's GPUs were held at last; its next run starts there, after one check.
 
     Attributes:
-        watts: limit of each GPU, W; the baseline where no smaller one is known to save energy within the bound.
+        watts: power limit of each GPU, W; the baseline where no smaller one is known to save energy within the bound.
+        max_sm_clock_mhz: maximum of their SM clock, MHz, where that saved more; the power limit is the baseline then.
         baseline_watts: limit that they had before Joulie's first write, W.
         max_slowdown: the bound: time for the same work over that at the baseline.
         reason: why this limit: measured, predicted, or nothing better.
@@ -111,6 +113,7 @@ class HeldGpuLimit(JoulieStruct, frozen=True):
     """
 
     watts: CapWatts
+    max_sm_clock_mhz: CapMegahertz | None = None
     baseline_watts: Watts | None = None
     max_slowdown: float | None = None
     reason: Text | None = None
