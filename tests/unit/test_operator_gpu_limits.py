@@ -31,7 +31,7 @@ from support.sysfs_trees import intel_two_sockets
 
 TRAIN, SERVE = ("default", "train-0"), ("default", "serve-0")
 METRIC = "train_steps_total"
-BASELINE_W = 700.0
+BASELINE_W, LARGEST_MHZ = 700.0, 1980
 
 
 @dataclass
@@ -43,6 +43,7 @@ class Jobs:
         steepness: how fast a job slows below 1.1 of its natural power.
         silent: whether the metric of progress is gone.
         slower: factor by which jobs are slower while their GPU is limited.
+        clock_bound: share of their time that stretches as the SM clock falls.
     """
 
     driver: FakeGpus
@@ -50,6 +51,7 @@ class Jobs:
     steepness: float = 1.0
     silent: bool = False
     slower: float = 1.0
+    clock_bound: float = 0.1
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
 
     def limit_w(self, gpu: int) -> float:
@@ -57,11 +59,16 @@ class Jobs:
 
     def slowdown(self, gpu: int) -> float:
         short = max(0.0, np.log(1.1 * self.natural_w[gpu] / self.limit_w(gpu)))
-        limited = self.limit_w(gpu) < BASELINE_W
-        return float(np.exp(self.steepness * short**2)) * (self.slower if limited else 1.0)
+        limited = self.limit_w(gpu) < BASELINE_W or self.clock(gpu) < 1.0
+        stretched = 1.0 - self.clock_bound + self.clock_bound / self.clock(gpu)
+        return float(np.exp(self.steepness * short**2)) * (self.slower if limited else 1.0) * stretched
+
+    def clock(self, gpu: int) -> float:
+        """As a share of the largest."""
+        return (self.driver.read(gpu, "lock_mhz") or LARGEST_MHZ) / LARGEST_MHZ
 
     def power_w(self, gpu: int) -> float:
-        return min(self.natural_w[gpu], 0.97 * self.limit_w(gpu))
+        return min(self.natural_w[gpu] * (0.4 + 0.6 * self.clock(gpu) ** 3), 0.97 * self.limit_w(gpu))
 
     def answer(self, query: str, uuids: list[str]) -> list[tuple[dict[str, str], float]]:
         noise = np.exp(self.rng.normal(0.0, 0.002, 2))
@@ -326,3 +333,77 @@ def test_limits_are_searched_beneath_the_ceiling_of_a_power_budget(
         await until(is_held_at_full_power)
 
     at_site(machine, Jobs(driver), scenario)
+
+
+def test_a_clock_is_locked_where_no_power_limit_reaches(
+    machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.settings["gpu_clocks"] = True
+    for gpu in (0, 1):
+        driver.write(gpu, min_mw=690_000)
+    jobs = Jobs(driver, natural_w=(300.0, 300.0))
+
+    async def scenario(site: Site, _operator: object) -> None:
+        await site.add_pod(TRAIN)
+        await site.add_pod(SERVE, **{"joulie.io/workload-class": "performance"})
+
+        async def is_held() -> bool:
+            held = await site.held(TRAIN)
+            return held is not None and held.max_sm_clock_mhz is not None
+
+        await until(is_held)
+        held = await site.held(TRAIN)
+        assert held is not None
+        assert held.max_sm_clock_mhz in {1782.0, 1584.0, 1386.0}
+        assert (held.watts, held.baseline_watts) == (BASELINE_W, BASELINE_W)
+        assert held.slowdown is not None
+        assert held.slowdown <= 1.05
+        assert (held.saved_pct or 0.0) > 10.0
+        assert site.limits_w() == [BASELINE_W, BASELINE_W], "one knob at a time"
+        rows: dict[str, Any] = {}
+
+        async def is_shown() -> bool:
+            await show_limits(site.bench.client, "json")
+            rows.update({row["job"]: row for row in json.loads(capsys.readouterr().out)["gpus"]})
+            return (rows["Pod/train-0"]["knob"], rows["Pod/train-0"]["clock_result"]) == ("clock", "applied")
+
+        await until(is_shown)
+        assert driver.read(1, "lock_mhz") == 0, "a performance pod that did not ask for it keeps its clock"
+        # Progress falls: the clock is released, and locked again once it is back.
+        jobs.slower = 2.0
+        await until(lambda: driver.read(0, "lock_mhz") == 0)
+        jobs.slower = 1.0
+        await until(lambda: driver.read(0, "lock_mhz") > 0)
+        await site.bench.client.delete(PODS, TRAIN[1], TRAIN[0], grace_s=0)
+        await until(lambda: driver.read(0, "lock_mhz") == 0)
+
+    at_site(machine, jobs, scenario)
+
+
+def test_a_lock_without_effect_ends_the_search_for_a_clock(
+    machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket
+) -> None:
+    machine.settings["gpu_clocks"] = True
+    for gpu in (0, 1):
+        driver.write(gpu, min_mw=690_000, ignore_lock=1)
+
+    async def scenario(site: Site, _operator: object) -> None:
+        await site.add_pod(TRAIN)
+
+        async def is_held() -> bool:
+            held = await site.held(TRAIN)
+            return held is not None and driver.read(0, "locks") > 0
+
+        await until(is_held)
+        held = await site.held(TRAIN)
+        assert held is not None
+        assert (held.watts, held.max_sm_clock_mhz) == (BASELINE_W, None)
+        locks = driver.read(0, "locks")
+
+        async def is_withdrawn() -> bool:
+            return not (await site.bench.twin()).spec.gpu_limits
+
+        await until(is_withdrawn)
+        assert driver.read(0, "locks") == locks
+
+    at_site(machine, Jobs(driver, natural_w=(300.0, 300.0)), scenario)

@@ -11,7 +11,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from joulie.adapters.kubernetes.api.core import Pod
-from joulie.adapters.kubernetes.api.v1alpha1 import ControlStatus, GpuLimit, GpuStatus, NodeTwin, PodReference
+from joulie.adapters.kubernetes.api.v1alpha1 import (
+    ControlStatus,
+    GpuLimit,
+    GpuStatus,
+    NodeTwin,
+    PodReference,
+    SmClockStatus,
+)
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts, pod_facts
 from joulie.adapters.kubernetes.profiles import ProfileIndex
@@ -21,6 +28,7 @@ from joulie.apps.operator.limits.jobs import Holders, bound, jobs, needs_exporte
 from joulie.apps.operator.limits.measure import MAX_METRICS, Meters
 from joulie.apps.operator.limits.metrics import GpuLimitMetrics
 from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.capping.knobs import TunedJob
 from joulie.domain.capping.live import MAX_FAILURES, NO_PROGRESS, NOT_IN_FORCE, JobGpus, LiveJob
 from joulie.domain.capping.node_limits import PowerCeiling
 from joulie.domain.capping.prior import POOLED
@@ -217,6 +225,36 @@ def test_limit_in_force_is_that_of_all_gpus_of_a_job() -> None:
     assert (job.baseline_w, job.in_force_w) == (350.0, None)
 
 
+FREE, OTHER_KIND = SmClockStatus(1980.0), SmClockStatus(1410.0)
+LOCKED, UNSEEN = SmClockStatus(1980.0, 1770.0, "applied"), SmClockStatus(1980.0, 1770.0, "unconfirmed")
+OVERRIDDEN = SmClockStatus(None, None, "error", "something overrides the lock")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (FREE, FREE, (1.98e9, 1.98e9)),
+        (LOCKED, LOCKED, (1.98e9, 1.77e9)),
+        (LOCKED, FREE, (1.98e9, None)),
+        (LOCKED, UNSEEN, (1.98e9, None)),
+        (UNSEEN, UNSEEN, (1.98e9, None)),
+        (FREE, None, None),
+        (FREE, OTHER_KIND, None),
+        (FREE, OVERRIDDEN, None),
+        (None, None, None),
+    ],
+)
+def test_a_clock_in_force_is_that_of_all_gpus_of_a_job_as_read(
+    first: SmClockStatus | None, second: SmClockStatus | None, expected: tuple[float, float | None] | None
+) -> None:
+    gpus = [
+        msgspec.structs.replace(gpu(name, (TRAIN,)), sm_clock=clock) for name, clock in (("a", first), ("b", second))
+    ]
+    (job,) = jobs(decision(), cast("Any", View(tuple(gpus), (pod(TRAIN, 2),))), OperatorSettings(), {}).values()
+    found = job.clocks
+    assert (None if found is None else (found.largest_hz, found.in_force_hz)) == expected
+
+
 @pytest.mark.parametrize(
     ("annotations", "settings", "expected"),
     [
@@ -284,10 +322,10 @@ def test_states_and_withdrawn_limits_are_counted() -> None:
     metrics = GpuLimitMetrics(registry)
     free = LiveJob.found(JOB, None)
     trial = replace(free, limit_w=300.0)
-    metrics.show([free, trial, replace(trial, failures=MAX_FAILURES)])
-    metrics.count_withdrawn(trial, replace(free, problem=NO_PROGRESS))
-    metrics.count_withdrawn(trial, replace(free, problem=NOT_IN_FORCE))
-    metrics.count_withdrawn(free, replace(free, problem=NO_PROGRESS))  # it had no limit
+    metrics.show(map(TunedJob, (free, trial, replace(trial, failures=MAX_FAILURES))))
+    metrics.count_withdrawn(TunedJob(trial), TunedJob(replace(free, problem=NO_PROGRESS)))
+    metrics.count_withdrawn(TunedJob(free, trial), TunedJob(replace(free, problem=NOT_IN_FORCE)))  # of the clock
+    metrics.count_withdrawn(TunedJob(free), TunedJob(replace(free, problem=NO_PROGRESS)))  # it had no limit
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"joulie_operator_gpu_limits_{name}", labels)

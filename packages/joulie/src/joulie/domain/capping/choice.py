@@ -153,7 +153,7 @@ class Hold:
     confidence: float
 
 
-def next_step(trials: Trials, response: Response, limits_w: Sequence[float], goal: Goal) -> Trial | Hold:
+def next_step(trials: Trials, response: Response | None, limits_w: Sequence[float], goal: Goal) -> Trial | Hold:
     """What to do next with a running job. Pure: the same windows give the same answer.
 
     Begins with the baseline (the largest of `limits_w`), tries up to `Goal.trials` smaller limits, each for as many
@@ -164,7 +164,8 @@ def next_step(trials: Trials, response: Response, limits_w: Sequence[float], goa
 
     Args:
         trials: of this job; empty at first.
-        response: of other jobs.
+        response: of other jobs; None where nothing is known of them: limits are tried from the largest down, each once
+            the one before it saves energy and surely keeps the bound.
         limits_w: limits that the GPU may be given, W, in any order. The largest is the baseline: the limit in force
             before Joulie's first write, or a smaller upper bound. Windows at other limits are ignored.
         goal: what must be kept.
@@ -190,7 +191,11 @@ def next_step(trials: Trials, response: Response, limits_w: Sequence[float], goa
     settled = any(one.kept and one.level.limit_w == trials.start_w for one in tried)
     if (len(tried) < goal.trials and not settled) or _may_try_again(windows, baseline_w):
         start_w = trials.start_w if trials.start_w in allowed - {baseline_w, *smaller} else None
-        limit_w = start_w or _worth_measuring_w(sweep, kept, offered_w, response, goal)
+        limit_w = start_w or (
+            _next_smaller_w(tried, baseline, offered_w, goal)
+            if response is None
+            else _worth_measuring_w(sweep, kept, offered_w, response, goal)
+        )
         if limit_w is not None:
             return Trial(limit_w, "may save energy within the bound")
     choice = _choose(sweep, kept, offered_w, response, goal)
@@ -284,6 +289,17 @@ def _worth_measuring_w(
     return float(open_w[place]) if gains[place] >= goal.min_gain else None
 
 
+def _next_smaller_w(tried: Sequence[_Tried], baseline: Level, offered_w: FloatArray, goal: Goal) -> float | None:
+    """The limit below those that were tried, W; None where the last may be beyond the bound, or saves less."""
+    levels = [baseline, *(one.level for one in tried)]
+    below_w = offered_w[offered_w < levels[-1].limit_w]
+    if not below_w.size:
+        return None
+    pays = not tried or levels[-1].log_energy < levels[-2].log_energy
+    kept = not tried or tried[-1].slowest <= math.log(goal.max_slowdown)
+    return float(below_w[0]) if pays and kept else None
+
+
 def _offered(limits_w: Sequence[float]) -> FloatArray:
     """From the largest down."""
     finite("number of limits", len(limits_w), minimum=1)
@@ -327,6 +343,7 @@ class _Tried:
         paused: its only window looks like a pause of the job.
         sure: nothing but drift could change the verdict that it keeps the bound.
         confidence: probability that the bound is exceeded by no more than the goal's tolerance.
+        slowest: largest slowdown that it may have, as surely as the goal asks, in logarithms.
     """
 
     level: Level
@@ -335,9 +352,10 @@ class _Tried:
     paused: bool
     sure: bool
     confidence: float
+    slowest: float
 
     @classmethod
-    def of(cls, level: Level, baseline: Level, found: Findings, response: Response, goal: Goal) -> _Tried:
+    def of(cls, level: Level, baseline: Level, found: Findings, response: Response | None, goal: Goal) -> _Tried:
         log_slowdown = baseline.log_progress - level.log_progress
         bound = math.log(goal.max_slowdown) + 1e-12
         error = _likely_noise(found) * math.sqrt(1.0 / baseline.windows + 1.0 / level.windows)
@@ -345,12 +363,13 @@ class _Tried:
         kept = log_slowdown <= bound and error * _NORMAL.inv_cdf(goal.confidence) <= slack
         exhausted = min(level.windows, baseline.windows) >= goal.max_windows
         first = level.windows == 1 and log_slowdown > bound
-        paused = first and _short_of_power(level, baseline, response)
+        paused = first and response is not None and _short_of_power(level, baseline, response)
         doubtful = paused or (first and log_slowdown <= bound + DOUBTFUL)
         unclear = not exhausted and (log_slowdown - error * REJECTED <= bound or doubtful)
         sure = exhausted or error <= goal.tolerance / 2.0
         confidence = _NORMAL.cdf(slack / error) if error > 0.0 else float(slack >= 0.0)
-        return cls(level, kept, not kept and unclear, paused, sure, confidence)
+        slowest = log_slowdown + goal.certainty * error
+        return cls(level, kept, not kept and unclear, paused, sure, confidence, slowest)
 
     def next_w(self, last: Window, baseline: Level, goal: Goal) -> float:
         """Where the next window tells most: those at the baseline cost energy, those here save some."""
@@ -423,7 +442,9 @@ def _sweep_of(levels: Sequence[Level]) -> Sweep:
     )
 
 
-def _without_baseline(windows: Sequence[Window], response: Response, offered_w: FloatArray, goal: Goal) -> Trial | Hold:
+def _without_baseline(
+    windows: Sequence[Window], response: Response | None, offered_w: FloatArray, goal: Goal
+) -> Trial | Hold:
     """Measure the baseline first; without progress, hold the limit that other jobs make certain."""
     power_w = [window.power_w for window in windows if window.progress_per_s is None]
     if len(power_w) < FIRST_WINDOWS or len(power_w) < len(windows):

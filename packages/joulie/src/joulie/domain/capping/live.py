@@ -23,7 +23,7 @@ from joulie.domain.capping.response import Response
 from joulie.domain.capping.trials import Trials, Window
 from joulie.domain.usage import PodKey
 
-_SHARES = np.round(np.arange(1.0, 0.39, -0.05), 2)
+_SHARES = tuple(float(share) for share in np.round(np.arange(1.0, 0.39, -0.05), 2))
 """Limits that are tried, as shares of the job's own limit."""
 PATIENCE_S = 300.0
 """Time without a window after which a limit that is not in force on all of a job's GPUs, or whose pods come and go, is
@@ -40,6 +40,20 @@ NOT_IN_FORCE = "the limit is not in force on all of its GPUs"
 
 
 @dataclass(frozen=True)
+class JobClocks:
+    """The SM clocks of a job's GPUs.
+
+    Attributes:
+        largest_hz: largest clock, Hz.
+        in_force_hz: maximum that all of them are seen to be locked to, Hz, the largest where none is locked; None where
+            they differ or it is not known.
+    """
+
+    largest_hz: float
+    in_force_hz: float | None
+
+
+@dataclass(frozen=True)
 class JobGpus:
     """The GPUs that a job holds now, all of one kind.
 
@@ -50,6 +64,8 @@ class JobGpus:
         min_w: smallest limit that they accept, W.
         in_force_w: limit that all of them have by their agents' reports, W; None where they differ or it is not known.
         ceiling_w: lowest bound of power budgets on any of them since the look before, W; infinite for none.
+        clocks: their SM clocks; None where these may not be locked.
+        shares: limits that are tried, as shares of the baseline, from 1 down.
     """
 
     pods: frozenset[PodKey]
@@ -58,6 +74,8 @@ class JobGpus:
     min_w: float
     in_force_w: float | None
     ceiling_w: float = math.inf
+    clocks: JobClocks | None = None
+    shares: tuple[float, ...] = _SHARES
 
     @property
     def bounded_w(self) -> float:
@@ -67,7 +85,7 @@ class JobGpus:
     @property
     def limits_w(self) -> Sequence[float]:
         """Limits that may be set, W, from the baseline down, in whole watts below it."""
-        below = {float(round(share * self.baseline_w)) for share in _SHARES[1:]}
+        below = {float(round(share * self.baseline_w)) for share in self.shares[1:]}
         return [self.baseline_w, *sorted((limit for limit in below if limit >= self.min_w), reverse=True)]
 
 
@@ -147,14 +165,14 @@ class LiveJob:
         return replace(seen, since_s=None)
 
     def measured(
-        self, power_w: float | None, progress_per_s: float | None, response: Response, goal: Goal, now_s: float
+        self, power_w: float | None, progress_per_s: float | None, response: Response | None, goal: Goal, now_s: float
     ) -> LiveJob:
         """The state after a window under the present limit; the next window begins now.
 
         Args:
             power_w: average power of a GPU, W; None where it was not measured.
             progress_per_s: average progress of a pod, 1/s; None where it was not measured.
-            response: of other jobs.
+            response: of other jobs; None where it is not known.
             goal: what must be kept.
             now_s: end of the window, s.
         """

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from joulie.adapters.kubernetes.api.core import Pod
-from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
+from joulie.adapters.kubernetes.api.v1alpha1 import GpuLimit, NodeTwin
 from joulie.adapters.kubernetes.pods import PodFacts
 from joulie.apps.kubectl.budget import BudgetRow
 from joulie.apps.kubectl.limits import LimitRow
@@ -65,12 +65,12 @@ class Limits:
     """Power limits that pods run under.
 
     Attributes:
-        gpus: limit of the GPU of single pods, W.
+        gpus: limit of the GPU of single pods.
         nodes: caps in force that lower the power of nodes without GPUs in use, in words, by node.
         gpu_nodes: the same for pods with GPUs.
     """
 
-    gpus: Mapping[PodKey, float]
+    gpus: Mapping[PodKey, GpuLimit]
     nodes: Mapping[str, str]
     gpu_nodes: Mapping[str, str]
 
@@ -90,7 +90,7 @@ def limits_of(nodes: Iterable[FleetNode], twins: Iterable[NodeTwin]) -> Limits:
     """The power limits that are in force or asked for."""
     capped = [node for node in nodes if node.cap_state in {"confirmed", "unconfirmed"}]
     return Limits(
-        {(one.pod.namespace, one.pod.name): one.watts for twin in twins for one in twin.spec.gpu_limits},
+        {(one.pod.namespace, one.pod.name): one for twin in twins for one in twin.spec.gpu_limits},
         {node.name: caps for node in capped if (caps := _lowering(("CPUs", node.cpu_cap)))},
         {node.name: caps for node in capped if (caps := _lowering(("CPUs", node.cpu_cap), ("GPUs", node.gpu_cap)))},
     )
@@ -113,13 +113,15 @@ def pod_item(pod: WatchedPod, limits: Limits) -> PodItem:
     """A pod in the form of the API."""
     facts = pod.facts
     state = limits.state(facts)
-    limit_w = limits.gpus.get((facts.namespace, facts.name))
+    limit = limits.gpus.get((facts.namespace, facts.name))
     if state == "waiting":
         why = _wait(pod)
     elif state == "running":
         why = "runs without a power limit"
-    elif limit_w is not None:
-        why = f"its GPU is limited to {limit_w:g} W"
+    elif limit is not None:
+        values = {"W": limit.watts, "MHz": limit.max_sm_clock_mhz}
+        words = " and ".join(f"{value:g} {unit}" for unit, value in values.items() if value is not None)
+        why = f"its GPU is limited to {words}"
     else:
         why = f"its node runs under a power cap: {limits.node_caps(facts)}"
     return PodItem(
@@ -130,7 +132,7 @@ def pod_item(pod: WatchedPod, limits: Limits) -> PodItem:
         why=why,
         node=facts.node_name or None,
         since=facts.running_since_s,
-        limit_w=limit_w,
+        limit_w=None if limit is None else limit.watts,
     )
 
 
@@ -139,7 +141,7 @@ def with_limits(items: Sequence[PodItem], rows: Iterable[LimitRow]) -> list[PodI
     by_job = {(row.node, row.namespace, row.job): row for row in rows if row.knob is not None}
     found = []
     for item in items:
-        row = by_job.get((item.node or "", item.namespace, item.workload)) if item.limit_w is not None else None
+        row = by_job.get((item.node or "", item.namespace, item.workload)) if item.state == "limited" else None
         found.append(item if row is None else _with_limit(item, row))
     return found
 
@@ -165,12 +167,14 @@ def budget_items(rows: Iterable[BudgetRow]) -> list[BudgetItem]:
 
 
 def _with_limit(item: PodItem, row: LimitRow) -> PodItem:
-    of = "" if row.original_w is None else f" of {row.original_w:g} W"
+    clock = row.max_sm_clock_mhz
+    limit = f"{item.limit_w:g} W" if clock is None else f"{clock:g} MHz"
+    of = "" if row.original_w is None or clock is not None else f" of {row.original_w:g} W"
     cost = "" if row.slowdown is None else f", which takes {(row.slowdown - 1.0) * 100.0:.1f} % longer"
     saved = "" if row.saved_pct is None else f" and saves {row.saved_pct:.1f} % of its energy"
     return msgspec.structs.replace(
         item,
-        why=f"its GPU is limited to {item.limit_w:g} W{of}{cost}{saved}",
+        why=f"its GPU is limited to {limit}{of}{cost}{saved}",
         original_w=row.original_w,
         slowdown=row.slowdown,
         saved_pct=row.saved_pct,

@@ -1,6 +1,6 @@
-"""The loop that searches for power limits of the GPUs of workloads.
+"""The loop that searches for limits of the GPUs of workloads: of their power, or of their SM clock.
 
-It looks at the jobs every few seconds, measures those whose window is complete, and asks `domain.capping.choice` for
+It looks at the jobs every few seconds, measures those whose window is complete, and asks `domain.capping.knobs` for
 the next limit. The control loop publishes the limits in `spec.gpuLimits` of the NodeTwins, agents set them. A new
 leader begins without memory: all limits are withdrawn, and a workload starts at its baseline and then where it was held
 before, which its WorkloadProfile remembers.
@@ -25,13 +25,14 @@ from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.prometheus import Prometheus, PrometheusError
 from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.nodes import NodeIndex
-from joulie.apps.operator.limits.jobs import Holders, JobKey, by_node, jobs, needs_exporter, stated
+from joulie.apps.operator.limits.jobs import HZ_PER_MHZ, Holders, JobKey, jobs, needs_exporter, stated
 from joulie.apps.operator.limits.measure import Measured, Meters
 from joulie.apps.operator.limits.metrics import GpuLimitMetrics
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.capping.choice import Goal, Hold
-from joulie.domain.capping.live import LiveJob
+from joulie.domain.capping.knobs import TunedJob
+from joulie.domain.capping.live import JobGpus
 from joulie.domain.capping.node_limits import PowerCeiling
 from joulie.domain.capping.prior import POOLED
 from joulie.domain.control import Decision
@@ -90,7 +91,7 @@ class GpuLimits:
         self._may_write = may_write
         self._now_s = now_s
         self._decision: Decision | None = None
-        self._jobs: dict[JobKey, LiveJob] = {}
+        self._jobs: dict[JobKey, TunedJob] = {}
         self._limits: Mapping[str, tuple[GpuLimit, ...]] = {}
 
     def decided(self, decision: Decision) -> None:
@@ -136,9 +137,7 @@ class GpuLimits:
         self._lowest_w.clear()
         found, before = jobs(decision, self._view, self._settings, exported, ceilings_w), self._jobs
         self._jobs = {
-            key: before[key].observed(job, now_s)
-            if key in before
-            else LiveJob.found(job, self._learned_w(key, job.bounded_w))
+            key: before[key].observed(job, now_s) if key in before else self._begun(key, job)
             for key, job in found.items()
         }
         await self._measure(now_s)
@@ -171,28 +170,33 @@ class GpuLimits:
         for key, job in due.items():
             after = self._after(key, job, measured(key.progress_metric, job.job), now_s)
             self._jobs[key] = after
-            if (after.limit_w, after.problem) != (job.limit_w, job.problem):
-                _log.info("power limit of a workload", extra=_described(key, after))
-            if isinstance(after.step, Hold) and not after.problem:
-                await self._remember(key, after.job.baseline_w, after.step)
+            if (after.limit_w, after.max_sm_hz, after.active.problem) != (
+                job.limit_w,
+                job.max_sm_hz,
+                job.active.problem,
+            ):
+                _log.info("limit of a workload", extra=_described(key, after))
+            if isinstance(after.active.step, Hold) and not after.active.problem:
+                await self._remember(key, after, after.active.step)
 
     @staticmethod
-    def _after(key: JobKey, job: LiveJob, measured: Measured, now_s: float) -> LiveJob:
+    def _after(key: JobKey, job: TunedJob, measured: Measured, now_s: float) -> TunedJob:
         return job.measured(measured.power_w, measured.progress_per_s, POOLED, Goal(key.max_slowdown), now_s)
 
     def _stated(self, decision: Decision, exported: Holders) -> Iterator[tuple[_Gpu, GpuLimit]]:
         """Limits that pods state themselves."""
         for node, gpu, watts, (namespace, name) in stated(decision, self._view, exported):
             owner = names.GPU_POWER_LIMIT_ANNOTATION
-            yield (node, gpu), GpuLimit(gpu, watts, PodReference(name, namespace), owner)
+            yield (node, gpu), GpuLimit(gpu, PodReference(name, namespace), watts, owner)
 
     def _searched(self, others: Mapping[_Gpu, GpuLimit]) -> dict[_Gpu, GpuLimit]:
-        """Limits of the search that are below all others of their GPU."""
-        limited = ((job.job, job.limit_w) for job in self._jobs.values() if job.limited)
+        """Limits of the search: power limits that are below all others of their GPU, and clocks beside those."""
         return {
-            (node, gpu): GpuLimit(gpu, watts, PodReference(name, namespace))
-            for node, gpu, watts, (namespace, name) in by_node(limited)
-            if (node, gpu) not in others or watts < others[node, gpu].watts
+            (node, gpu): limit
+            for job in self._jobs.values()
+            if job.limited
+            for node, gpu, (namespace, name) in job.job.gpus
+            if (limit := _limit_of(job, gpu, PodReference(name, namespace), others.get((node, gpu)))) is not None
         }
 
     def _publish(self, found: Mapping[_Gpu, GpuLimit]) -> None:
@@ -210,18 +214,21 @@ class GpuLimits:
         entry = self._view.workload_profiles.effective(workload)
         return None if entry is None else entry.status.gpu_limit
 
-    def _learned_w(self, key: JobKey, baseline_w: float) -> float | None:
-        """Limit at which an earlier run of the workload was held on GPUs with the same baseline, W."""
+    def _begun(self, key: JobKey, job: JobGpus) -> TunedJob:
+        """A job seen for the first time: it begins where an earlier run was held on GPUs with the same baseline."""
         stored = self._stored(key.workload)
-        if stored is None or (stored.baseline_watts, stored.max_slowdown) != (baseline_w, key.max_slowdown):
-            return None
-        return stored.watts
+        if stored is None or (stored.baseline_watts, stored.max_slowdown) != (job.bounded_w, key.max_slowdown):
+            return TunedJob.found(job, None)
+        if stored.max_sm_clock_mhz is not None and job.clocks is not None:
+            return TunedJob.found(job, None, stored.max_sm_clock_mhz * HZ_PER_MHZ / job.clocks.largest_hz)
+        return TunedJob.found(job, stored.watts)
 
-    async def _remember(self, key: JobKey, baseline_w: float, held: Hold) -> None:
+    async def _remember(self, key: JobKey, job: TunedJob, held: Hold) -> None:
         """Keep a held limit in the workload's profile, where it has one."""
         limit = HeldGpuLimit(
-            watts=held.limit_w,
-            baseline_watts=baseline_w,
+            watts=job.limit_w,
+            max_sm_clock_mhz=_max_sm_clock_mhz(job),
+            baseline_watts=job.job.baseline_w,
             max_slowdown=key.max_slowdown,
             reason=held.reason.value,
             slowdown=None if held.slowdown is None else round(held.slowdown, 4),
@@ -250,8 +257,9 @@ class GpuLimits:
 
 
 def _alike(one: HeldGpuLimit, other: HeldGpuLimit) -> bool:
-    same = (one.watts, one.baseline_watts, one.max_slowdown, one.reason) == (
+    same = (one.watts, one.max_sm_clock_mhz, one.baseline_watts, one.max_slowdown, one.reason) == (
         other.watts,
+        other.max_sm_clock_mhz,
         other.baseline_watts,
         other.max_slowdown,
         other.reason,
@@ -260,7 +268,22 @@ def _alike(one: HeldGpuLimit, other: HeldGpuLimit) -> bool:
     return same and close and abs((one.saved_pct or 0.0) - (other.saved_pct or 0.0)) <= 100.0 * _SLOWDOWN_BAND
 
 
-def _described(key: JobKey, job: LiveJob) -> Mapping[str, object]:
+def _limit_of(job: TunedJob, gpu: str, pod: PodReference, other: GpuLimit | None) -> GpuLimit | None:
+    """The limit of one GPU of a job, beside or below another one; None where the other one stays as it is."""
+    mhz = _max_sm_clock_mhz(job)
+    if mhz is not None:
+        return msgspec.structs.replace(other or GpuLimit(gpu, pod), max_sm_clock_mhz=mhz)
+    below = other is None or other.watts is None or job.limit_w < other.watts
+    return GpuLimit(gpu, pod, job.limit_w) if below else None
+
+
+def _max_sm_clock_mhz(job: TunedJob) -> float | None:
+    return None if job.max_sm_hz is None else float(round(job.max_sm_hz / HZ_PER_MHZ))
+
+
+def _described(key: JobKey, job: TunedJob) -> Mapping[str, object]:
     namespace, owner = key.workload
-    why = job.problem or ("" if job.step is None else job.step.reason if isinstance(job.step, Hold) else job.step.why)
-    return {"workload": f"{namespace}/{owner.name}", "gpus": len(job.job.gpus), "limit_w": job.limit_w, "why": why}
+    step, problem = job.active.step, job.active.problem
+    why = problem or ("" if step is None else step.reason if isinstance(step, Hold) else step.why)
+    limits = {"limit_w": job.limit_w, "max_sm_clock_mhz": _max_sm_clock_mhz(job)}
+    return {"workload": f"{namespace}/{owner.name}", "gpus": len(job.job.gpus), **limits, "why": why}

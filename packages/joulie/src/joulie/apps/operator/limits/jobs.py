@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from joulie.adapters.kubernetes.api.v1alpha1 import GpuStatus
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, GpuStatus, SmClockStatus
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.adapters.kubernetes.profiles import WorkloadKey
 from joulie.apps.operator.desired import takes_limits
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
-from joulie.domain.capping.live import JobGpus
+from joulie.domain.capping.live import JobClocks, JobGpus
 from joulie.domain.control import Decision, NodeDecision
 from joulie.domain.policy import PodPhase, PowerConstraint, WorkloadClass
 from joulie.domain.usage import PodKey
 
 SAME_LIMIT_W = 1.0
+HZ_PER_MHZ = 1e6
 NO_CEILINGS: Mapping[str, float] = {}
 
 Holders = Mapping[tuple[str, str], tuple[PodKey, ...]]
@@ -153,11 +154,22 @@ def _job(key: JobKey, held: list[tuple[str, GpuStatus, PodKey]], ceilings_w: Map
         key.min_w,
         limits_w[0] if equal else None,
         min(ceilings_w.get(node, math.inf) for node, _, _ in held),
+        _clocks([gpu.sm_clock for _, gpu, _ in held]),
     )
 
 
-def by_node(limited: Iterable[tuple[JobGpus, float]]) -> Iterator[tuple[str, str, float, PodKey]]:
-    """Node, GPU, limit (W) and pod of each GPU that is to be limited."""
-    for job, limit_w in limited:
-        for node, gpu, pod in job.gpus:
-            yield node, gpu, limit_w, pod
+def _clocks(held: Sequence[SmClockStatus | None]) -> JobClocks | None:
+    """The SM clocks of a job's GPUs; None where one may not be locked, or they are of several kinds."""
+    largest = {None if clock is None else clock.largest_mhz for clock in held}
+    largest_mhz = largest.pop()
+    if largest or largest_mhz is None:
+        return None
+    # A lock that was not seen to act, or not seen to be gone, is not in force.
+    in_force = {
+        largest_mhz if clock.result is None else clock.max_mhz if clock.result == ControlOutcome.APPLIED else None
+        for clock in held
+        if clock is not None
+    }
+    in_force_mhz = in_force.pop()
+    known = not in_force and in_force_mhz is not None
+    return JobClocks(largest_mhz * HZ_PER_MHZ, in_force_mhz * HZ_PER_MHZ if known and in_force_mhz else None)

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from joulie.domain.capping.choice import Hold
-from joulie.domain.capping.live import MAX_FAILURES, NO_PROGRESS, LiveJob
+from joulie.domain.capping.knobs import TunedJob
+from joulie.domain.capping.live import MAX_FAILURES, NO_PROGRESS
 
 _STATES = ("full-power", "trial", "held", "given-up")
 
@@ -39,25 +40,26 @@ class GpuLimitMetrics:
             "joulie_operator_gpu_limits_query_errors", "Failed queries for power and progress.", registry=registry
         )
 
-    def show(self, jobs: Iterable[LiveJob]) -> None:
+    def show(self, jobs: Iterable[TunedJob]) -> None:
         """Show the states of all workloads."""
         counts = Count(map(_state, jobs))
         for state in _STATES:
             self.workloads.labels(state).set(counts[state])
 
-    def count_withdrawn(self, before: LiveJob | None, after: LiveJob) -> None:
+    def count_withdrawn(self, before: TunedJob | None, after: TunedJob) -> None:
         """Count a limit that was withdrawn between two looks."""
-        if before is not None and before.limited and after.problem and after.problem != before.problem:
-            self.withdrawn.labels("progress" if after.problem == NO_PROGRESS else "not-in-force").inc()
+        problem = after.active.problem
+        if before is not None and before.limited and problem and problem != before.active.problem:
+            self.withdrawn.labels("progress" if problem == NO_PROGRESS else "not-in-force").inc()
 
     def stood_down(self) -> None:
         """Stop exporting the number of workloads, since this replica no longer leads."""
         self.workloads.clear()
 
 
-def _state(job: LiveJob) -> str:
-    if job.failures >= MAX_FAILURES:
+def _state(job: TunedJob) -> str:
+    if job.active.failures >= MAX_FAILURES:
         return "given-up"
     if not job.limited:
         return "full-power"
-    return "held" if isinstance(job.step, Hold) else "trial"
+    return "held" if isinstance(job.active.step, Hold) else "trial"
