@@ -68,7 +68,7 @@ class ModelledGpus:
         return [
             SmClock(
                 uuid,
-                now_hz=gpu.max_sm_hz * state.clock if state.share > 0.0 else MIN_SM_CLOCK_HZ,
+                now_hz=gpu.max_sm_hz * state.clock(gpu) if state.share > 0.0 else MIN_SM_CLOCK_HZ,
                 largest_hz=gpu.max_sm_hz,
                 idle=state.share <= 0.0,
                 at_power_limit=state.share > 0.0 and state.power_w >= state.limit_w,

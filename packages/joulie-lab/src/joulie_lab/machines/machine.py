@@ -87,8 +87,6 @@ class GpuState:
         energy_j: energy since the boot, J.
         locked_hz: maximum that the SM clock is locked to, Hz; None without a lock.
         share: its work now, of what it could do.
-        clock: SM clock now, as a share of the largest.
-        work_s: work done since the boot, as time at full load and the largest clock, s.
     """
 
     limit_w: float
@@ -96,21 +94,30 @@ class GpuState:
     energy_j: float = 0.0
     locked_hz: float | None = None
     share: float = 0.0
-    clock: float = 1.0
-    work_s: float = 0.0
 
     def run(self, kind: Gpu, share: float, duration_s: float) -> None:
         """Let time pass with a share of the work that it could do."""
-        wanted_w = kind.idle_w + share * (kind.max_w - kind.idle_w)
-        locked = min(1.0, self.locked_hz / kind.max_sm_hz) if self.locked_hz and kind.max_sm_hz else 1.0
-        self.share, self.clock, self.power_w, speed = share, 1.0, wanted_w, 1.0
-        if share > 0.0 and (locked < 1.0 or wanted_w > self.limit_w):
-            job = _gpu_work(kind.idle_w, wanted_w)
-            self.clock = min(locked, float(job.power.clock_under(self.limit_w, _GPU_CLOCK_FLOOR)))
-            self.power_w = min(float(job.power.power_w(self.clock)), self.limit_w)
-            speed = 1.0 / float(job.stretch(np.array(self.clock)))
+        self.share = share
+        self.power_w = min(self._wanted_w(kind), self.limit_w)
+        if self.locked_hz is not None and share > 0.0:
+            job = _gpu_work(kind.idle_w, self._wanted_w(kind))
+            self.power_w = min(float(job.power.power_w(self._locked(kind))), self.limit_w)
         self.energy_j += self.power_w * duration_s
-        self.work_s += share * speed * duration_s
+
+    def clock(self, kind: Gpu) -> float:
+        """SM clock under load now, as a share of the largest."""
+        job = _gpu_work(kind.idle_w, self._wanted_w(kind))
+        return min(self._locked(kind), float(job.power.clock_under(self.limit_w, _GPU_CLOCK_FLOOR)))
+
+    def speed(self, kind: Gpu) -> float:
+        """Work that it does now, over that at the largest clock."""
+        return 1.0 / float(_gpu_work(kind.idle_w, self._wanted_w(kind)).stretch(np.array(self.clock(kind))))
+
+    def _wanted_w(self, kind: Gpu) -> float:
+        return kind.idle_w + self.share * (kind.max_w - kind.idle_w)
+
+    def _locked(self, kind: Gpu) -> float:
+        return min(1.0, self.locked_hz / kind.max_sm_hz) if self.locked_hz and kind.max_sm_hz else 1.0
 
 
 def _gpu_work(idle_w: float, full_w: float) -> JobPhase:
