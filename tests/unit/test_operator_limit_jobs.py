@@ -250,9 +250,17 @@ def test_a_clock_in_force_is_that_of_all_gpus_of_a_job_as_read(
     gpus = [
         msgspec.structs.replace(gpu(name, (TRAIN,)), sm_clock=clock) for name, clock in (("a", first), ("b", second))
     ]
-    (job,) = jobs(decision(), cast("Any", View(tuple(gpus), (pod(TRAIN, 2),))), OperatorSettings(), {}).values()
+    trains = pod(TRAIN, 2, progress_metric="steps_total")
+    (job,) = jobs(decision(), cast("Any", View(tuple(gpus), (trains,))), OperatorSettings(), {}).values()
     found = job.clocks
     assert (None if found is None else (found.largest_hz, found.in_force_hz)) == expected
+
+
+def test_clocks_are_not_tried_where_progress_is_counted_in_cycles() -> None:
+    gpus = (msgspec.structs.replace(gpu("a", (TRAIN,)), sm_clock=FREE),)
+    for settings, tried in ((OperatorSettings(), False), (OperatorSettings(gpu_limits_progress_query="steps"), True)):
+        (job,) = jobs(decision(), cast("Any", View(gpus, (pod(TRAIN),))), settings, {}).values()
+        assert (job.clocks is not None) is tried
 
 
 @pytest.mark.parametrize(

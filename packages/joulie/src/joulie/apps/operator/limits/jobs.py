@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, GpuStatus, SmClockStatus
@@ -74,7 +75,11 @@ def jobs(
         key = _key(pod, gpu, view, settings)
         if key is not None:
             held.setdefault(key, []).append((node, gpu, (pod.namespace, pod.name)))
-    return {key: _job(key, found, ceilings_w) for key, found in held.items()}
+    found = {key: _job(key, gpus, ceilings_w) for key, gpus in held.items()}
+    if settings.gpu_limits_progress_query:
+        return found
+    # Counters of GPUs count cycles: by them any lower clock is as much slower, whatever the job does.
+    return {key: job if key.progress_metric else replace(job, clocks=None) for key, job in found.items()}
 
 
 def stated(decision: Decision, view: ClusterView, exported: Holders) -> Iterator[tuple[str, str, float, PodKey]]:
