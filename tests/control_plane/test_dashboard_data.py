@@ -25,6 +25,8 @@ from prometheus_client.metrics import Counter, Gauge, Histogram, MetricWrapperBa
 
 from joulie.adapters.cpu.cpuinfo import CpuInfo
 from joulie.adapters.grid.metrics import GridMetrics
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
+from joulie.apps.agent.gpu_clocks import ClockReport
 from joulie.apps.agent.host import Observation
 from joulie.apps.agent.metering import PowerSample
 from joulie.apps.agent.metrics import registry as agent_registry
@@ -133,6 +135,7 @@ def agent() -> CollectorRegistry:
         cpu_power=PowerSample({"package-0": 150.0}, {"package-0": 5.0}),
         gpu_power=PowerSample({"GPU-0": 333.0}),
     )
+    clocks = {"GPU-0": ClockReport(1.98e9, None, ControlOutcome.ERROR, "something overrides the lock")}
     node: Any = SimpleNamespace(
         name="node-1",
         mode="dvfs",
@@ -145,7 +148,7 @@ def agent() -> CollectorRegistry:
         last_cycle_epoch_s=time.time(),  # noqa: TID251 - as a program's
         throttle=SimpleNamespace(state=DvfsState(throttle_pct=20.0, ema_w=155.0, above=1)),
         actions=dict.fromkeys(DvfsAction, 1),
-        host=SimpleNamespace(observation=seen, gpu_resets={"GPU-0": 3}),
+        host=SimpleNamespace(observation=seen, gpu_resets={"GPU-0": 3}, gpu_clocks=clocks),
     )
     return agent_registry(lambda: [node])
 

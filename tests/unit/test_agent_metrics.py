@@ -7,6 +7,7 @@ from prometheus_client import generate_latest
 
 from joulie.adapters.cpu.cpuinfo import CpuInfo
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
+from joulie.apps.agent.gpu_clocks import ClockReport
 from joulie.apps.agent.host import Observation
 from joulie.apps.agent.metering import PowerSample
 from joulie.apps.agent.metrics import registry
@@ -22,6 +23,7 @@ SEEN = Observation(
     cpu_power=PowerSample({"package-0": 150.0, "dram-0": 9.0}, {"package-0": 5.0, "dram-0": 1.0}),
     gpu_power=PowerSample({"GPU-0": 333.0}),
 )
+CLOCKS = {"GPU-0": ClockReport(1.98e9, 1.395e9, ControlOutcome.APPLIED), "GPU-1": ClockReport(1.98e9)}
 
 
 def node(name: str, **changes: Any) -> SimpleNamespace:
@@ -37,7 +39,7 @@ def node(name: str, **changes: Any) -> SimpleNamespace:
         "last_cycle_epoch_s": 1_800_000_000.25,
         "throttle": SimpleNamespace(state=DvfsState(throttle_pct=20.0, ema_w=155.0, above=1)),
         "actions": {DvfsAction.UP: 2, DvfsAction.DOWN: 0},
-        "host": SimpleNamespace(observation=SEEN, gpu_resets={"GPU-0": 3}),
+        "host": SimpleNamespace(observation=SEEN, gpu_resets={"GPU-0": 3}, gpu_clocks=CLOCKS),
     }
     return SimpleNamespace(**(facts | changes))
 
@@ -69,6 +71,7 @@ def test_documented_series() -> None:
         'joulie_gpu_power_watts{gpu="GPU-0",node="n1"} 333.0',
         'joulie_gpu_power_limit_watts{gpu="GPU-0",node="n1"} 420.0',
         'joulie_gpu_limit_resets_total{gpu="GPU-0",node="n1"} 3.0',
+        'joulie_gpu_sm_clock_control{gpu="GPU-0",node="n1",result="applied"} 1.0',
         'joulie_agent_last_cycle_timestamp_seconds{node="n1"} 1.80000000025e+09',
         'joulie_reconcile_errors_total{node="n1"} 2.0',
     ):

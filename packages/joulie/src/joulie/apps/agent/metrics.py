@@ -16,7 +16,6 @@ from joulie.apps.agent.node import NodeAgent
 
 MODES = ("none", "rapl", "hsmp", "dvfs")
 _HZ_PER_KHZ = 1e3
-_HZ_PER_MHZ = 1e6
 _UJ_PER_J = 1e6
 
 
@@ -67,7 +66,6 @@ class _Families:
             (gauge, "dvfs_cpu_max_freq_khz", "Upper frequency limit of a cpufreq policy, kHz.", ["node", "cpu"]),
             (gauge, "gpu_power_watts", "Power of a GPU, W.", ["node", "gpu"]),
             (gauge, "gpu_power_limit_watts", "Power limit of a GPU in force, W.", ["node", "gpu"]),
-            (gauge, "gpu_sm_clock_limit_mhz", "Maximum that the SM clock of a GPU is locked to, MHz.", ["node", "gpu"]),
             (
                 gauge,
                 "gpu_sm_clock_control",
@@ -152,9 +150,6 @@ def _add_host(families: _Families, name: str, host: Host, seen: Observation) -> 
     for gpu_id, times in host.gpu_resets.items():
         families.add("gpu_limit_resets", times, name, gpu_id)
     for gpu_id, clock in host.gpu_clocks.items():
-        families.add(
-            "gpu_sm_clock_limit_mhz", None if clock.max_hz is None else clock.max_hz / _HZ_PER_MHZ, name, gpu_id
-        )
         if clock.result is not None:
             families.add("gpu_sm_clock_control", 1.0, name, gpu_id, clock.result.value)
     for gpu in seen.gpus:

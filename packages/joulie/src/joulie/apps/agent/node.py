@@ -397,16 +397,17 @@ def _gpu_turn(host: Host, asked: _AskedOfGpus, now_s: float) -> Outcome:
     """The host's GPU work of one cycle."""
     host.hold_gpus(asked.held, of=NVIDIA)  # the labels are those of its operator
     host.observe_gpu(now_s)
-    host.enforce_clocks(dict(asked.clocks_hz))
     outcome = host.enforce_gpu(LIFTED if asked.observes else asked.cap)
+    host.enforce_clocks(dict(asked.clocks_hz))
     only_observed = asked.observes and outcome.result is api.ControlOutcome.APPLIED
     return host.plan_gpu(asked.cap) if only_observed else outcome
 
 
 def _lift_gpus(host: Host) -> Outcome:
     """Lift what an earlier process may have left."""
+    outcome = host.enforce_gpu(LIFTED)
     host.enforce_clocks({})
-    return host.enforce_gpu(LIFTED)
+    return outcome
 
 
 def _measured(source: Route) -> bool:
