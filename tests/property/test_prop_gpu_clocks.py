@@ -48,6 +48,7 @@ class Driver:
     faults: Faults = Faults()
     locks_hz: dict[str, float] = field(default_factory=dict)
     saved: frozenset[str] = frozenset()
+    unreadable: bool = False
 
     def at(self, place: str) -> None:
         if self.faults.killed == place:
@@ -83,6 +84,8 @@ class Driver:
         self.at("was reset")
 
     def load(self) -> frozenset[str]:
+        if self.unreadable:
+            raise OSError("input/output error")
         return self.saved
 
     def save(self, gpus: Collection[str]) -> None:
@@ -248,3 +251,15 @@ def test_nobody_asks_the_driver_where_the_knob_is_off() -> None:
     off = GpuClocks(driver, driver, enabled=False)
     off.enforce({})
     assert not off.seen
+
+
+def test_a_file_that_cannot_be_read_leaves_every_gpu_in_doubt_and_locks_none() -> None:
+    life = Life()
+    life.driver.unreadable = True
+    life.agent.enforce({"a": WISHES_HZ[0]})
+    assert {report.result for report in life.agent.seen.values()} == {ControlOutcome.ERROR}
+    assert life.agent.seen.keys() == {"a", ANY_GPU}
+    assert not life.driver.locks_hz
+    life.driver.unreadable = False
+    life.take(Step({"a": WISHES_HZ[0]}))
+    assert life.driver.locks_hz == {"a": WISHES_HZ[0]}

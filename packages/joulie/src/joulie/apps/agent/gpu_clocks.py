@@ -75,7 +75,7 @@ class GpuClocks:
         self._was_reset: set[str] = set()
         self._known: dict[str, LockedClock] = {}
         self.seen: Mapping[str, ClockReport] = {}
-        """Reports of the last cycle, by GPU."""
+        """Reports of the last cycle, by GPU; `ANY_GPU` for those that are not known."""
 
     def enforce(self, asked_hz: Mapping[str, float]) -> None:
         """Bring the clocks of all GPUs to the maxima that are asked for, Hz; those of the others are not locked."""
@@ -89,7 +89,7 @@ class GpuClocks:
                 self._saved = self._store.load()
         except OSError as error:
             _log.warning("saved clocks cannot be read", extra={"error": str(error)})
-            return {gpu: _failed(f"not locked: {error}") for gpu in asked_hz}
+            return {gpu: _failed(f"what was locked is not known: {error}") for gpu in {*asked_hz, ANY_GPU}}
         if not self._enabled and not self._saved:
             return {}  # nothing was locked, and nobody is asked
         try:
@@ -126,6 +126,7 @@ class GpuClocks:
         try:
             self._known[gpu] = known.locked(asked_hz, self._limiter.lock(gpu, asked_hz))
         except ControlRefusedError as error:
+            _log.warning("SM clock cannot be locked", extra={"gpu": gpu, "problem": str(error)})
             self._known[gpu] = known.given_up(f"refused: {error}")
             if new:  # nothing was changed
                 self._remember(self._named - {gpu})
