@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
 from joulie.apps.agent.gpu_clocks import GpuClocks
-from joulie.domain.locked_clocks import ANY_GPU, MAX_ABOVE, OVERRIDDEN, SmClock
+from joulie.domain.locked_clocks import ANY_GPU, OVERRIDDEN, SmClock
 from joulie.ports import ControlFailedError, ControlRefusedError
 
 GPUS = ("a", "b")
@@ -207,7 +207,7 @@ def test_a_lock_is_applied_once_it_was_read_under_load(gpu: str, wish_hz: float)
 
 def test_a_lock_without_effect_is_an_error_and_is_not_tried_again_before_the_driver_is_loaded_anew() -> None:
     life, ignoring = Life(), Faults(ignoring=frozenset("a"))
-    for _ in range(MAX_ABOVE + 1):
+    for _ in range(3):
         life.take(Step({"a": WISHES_HZ[0]}, ignoring))
     for _ in range(3):
         life.take(Step({"a": WISHES_HZ[0]}))
@@ -226,6 +226,17 @@ def test_a_driver_that_forgot_a_lock_is_told_again() -> None:
         life.take(Step({"a": WISHES_HZ[0]}, event=event))
     assert life.driver.locks_hz == {"a": WISHES_HZ[0]}
     assert life.agent.seen["a"].result is ControlOutcome.APPLIED
+
+
+def test_a_new_process_frees_a_clock_before_it_locks_it_again() -> None:
+    """Only from a free clock can it be seen that a lock acts."""
+    life, seen = Life(), []
+    life.take(Step({"a": WISHES_HZ[1]}))
+    for event in ("restart", "", ""):
+        life.take(Step({"a": WISHES_HZ[0]}, event=event))
+        seen.append((life.driver.locks_hz.get("a"), life.agent.seen["a"].result))
+    unconfirmed = ControlOutcome.UNCONFIRMED
+    assert seen == [(None, unconfirmed), (WISHES_HZ[0], unconfirmed), (WISHES_HZ[0], ControlOutcome.APPLIED)]
 
 
 def test_a_refused_lock_leaves_no_entry_and_says_why() -> None:
