@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulie_lab.simulation.live.fleet import FleetLoad
 from joulie_lab.simulation.live.jobs import Demands, time_to_do
+from joulie_lab.simulation.live.nodes import FleetLoad
 from joulie_lab.simulation.native.kernels import ends_of, finish_load, rates_of, sum_demands
 
 N_NODES, N_DEVICES = 3, 4

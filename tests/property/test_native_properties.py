@@ -13,7 +13,8 @@ from joulie.domain.policy import PolicySettings
 from joulie_lab.simulation.climate import Climate
 from joulie_lab.simulation.experiment.outcome import JobEnd, JobOutcome, Outcome
 from joulie_lab.simulation.experiment.scenario import NodeGroup
-from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet
+from joulie_lab.simulation.live.fleet import LiveFleet
+from joulie_lab.simulation.live.nodes import FleetLoad
 from joulie_lab.simulation.native.control import Control
 from joulie_lab.simulation.native.nodes import sim_nodes
 from joulie_lab.simulation.native.runtime import Setup, run

@@ -23,8 +23,8 @@ from joulie_lab.apps.simulator.main import build_world
 from joulie_lab.apps.simulator.settings import SimulatorSettings
 from joulie_lab.apps.simulator.world import Place
 from joulie_lab.simulation.job_response import throughput_model
-from joulie_lab.simulation.live.fleet import NodeSpec
 from joulie_lab.simulation.live.jobs import Activity, RunningPod
+from joulie_lab.simulation.live.nodes import NodeSpec
 
 START_S = 1_800_000_000.0
 STEP_S = 30.0

@@ -12,9 +12,10 @@ from joulie_lab.simulation.climate import Climate
 from joulie_lab.simulation.gpu_response import drawn
 from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.live.facility import Weather
-from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet, NodeSpec
+from joulie_lab.simulation.live.fleet import LiveFleet
 from joulie_lab.simulation.live.jobs import Activity, RunningPod, Work, Workload
 from joulie_lab.simulation.live.measured_jobs import MeasuredJob
+from joulie_lab.simulation.live.nodes import FleetLoad, NodeSpec
 
 AMBIENT_K = 295.15
 

@@ -9,7 +9,7 @@ from joulie_lab.apps.simulator.main import build_world
 from joulie_lab.apps.simulator.settings import SimulatorSettings
 from joulie_lab.apps.simulator.world import Place
 from joulie_lab.benchmarks.feeds import server
-from joulie_lab.simulation.live.fleet import NodeSpec
+from joulie_lab.simulation.live.nodes import NodeSpec
 
 _ = Api
 SHARE = np.array([[0.2, 0.2], [1.0, 0.2], [1.0, 0.2]])

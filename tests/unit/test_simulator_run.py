@@ -20,8 +20,8 @@ from joulie_lab.apps.simulator.settings import SimulatorSettings
 from joulie_lab.apps.simulator.trace_player import JobState, TracePlayer
 from joulie_lab.apps.simulator.world import Place, World
 from joulie_lab.simulation.experiment.outcome import Drain, JobEnd
-from joulie_lab.simulation.live.fleet import NodeSpec
 from joulie_lab.simulation.live.jobs import RunningPod, activity
+from joulie_lab.simulation.live.nodes import NodeSpec
 from joulie_lab.simulation.trace import JobProfile, TraceJob
 
 DURATION_S = 1000.0

@@ -21,8 +21,8 @@ from joulie_lab.apps.simulator.settings import SimulatorSettings
 from joulie_lab.apps.simulator.trace_player import JobState, TracePlayer
 from joulie_lab.apps.simulator.world import Place, UnknownNodeError, World
 from joulie_lab.simulation.job_response import Boundness
-from joulie_lab.simulation.live.fleet import NodeSpec
 from joulie_lab.simulation.live.jobs import Activity, RunningPod, Work, activity
+from joulie_lab.simulation.live.nodes import NodeSpec
 from joulie_lab.simulation.trace import JobProfile, TraceJob
 
 

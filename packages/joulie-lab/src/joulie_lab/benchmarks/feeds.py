@@ -19,7 +19,8 @@ from joulie.domain.units import FloatArray
 from joulie_lab.benchmarks.breaker import CASES, FED, Feed, Run, demanded, outcome, play
 from joulie_lab.benchmarks.breaker_schemes import SCHEMES
 from joulie_lab.benchmarks.results import Figures
-from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet, NodeSpec
+from joulie_lab.simulation.live.fleet import LiveFleet
+from joulie_lab.simulation.live.nodes import FleetLoad, NodeSpec
 
 CPU_MODEL, SOCKETS, CORES = "AMD-EPYC-9654", 2, 192.0
 GPU_MODEL, GPUS = "NVIDIA-H100-80GB-HBM3", 8

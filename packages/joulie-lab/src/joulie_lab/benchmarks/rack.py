@@ -26,7 +26,8 @@ from joulie.domain.units import SECONDS_PER_HOUR, BoolArray, FloatArray, IntArra
 from joulie_lab.benchmarks.breaker_load import inference
 from joulie_lab.benchmarks.feeds import GPUS, longest, server
 from joulie_lab.benchmarks.results import Figures
-from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet, NodeSpec
+from joulie_lab.simulation.live.fleet import LiveFleet
+from joulie_lab.simulation.live.nodes import FleetLoad, NodeSpec
 
 NODES, RACK = 16, 8
 GPU_NODES = 10

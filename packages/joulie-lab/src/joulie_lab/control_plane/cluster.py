@@ -21,6 +21,7 @@ from joulie_lab.control_plane.api import AdminApi, ApiError
 from joulie_lab.control_plane.binaries import Binaries, obtain
 from joulie_lab.control_plane.certificates import Certificate, CertificateAuthority, write_service_account_keys
 from joulie_lab.control_plane.components import Network
+from joulie_lab.control_plane.definitions import definitions_are_served
 from joulie_lab.control_plane.kubeconfig import certificate_user, write_kubeconfig
 from joulie_lab.control_plane.ports import free_port
 from joulie_lab.control_plane.process import ManagedProcess, ProcessFailedError
@@ -40,9 +41,6 @@ _READY_S = 90.0
 # On SIGTERM the API server waits up to a minute for its clients to close their watches.
 _STOP_GRACE_S = 2.0
 _DEFINITIONS_S = 120.0
-# Not routed yet, watch cache not filled yet, route being changed.
-_NOT_SERVED_YET = (404, 429, 503)
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _PROBE_S = 2.0
 _PORT_ATTEMPTS = 5
 # Go's collector takes a fifth of the CPU time of a control plane that lives for minutes; memory is cheaper.
@@ -266,30 +264,12 @@ class LocalControlPlane:
     def await_definitions(self) -> None:
         """Wait until all CustomResourceDefinitions are established and served, with schemas accepted as structural.
 
-        `kubectl wait` is not sufficient: it fails if a definition was just created and has no conditions yet. Nor is
-        an established definition: its watch cache starts with the first request, and until it is filled, lists and
-        watches are refused with 429 (KEP-4568).
-
         Raises:
             NotReachedError: they are not served after two minutes.
         """
-        wait_for(self._definitions_are_served, _DEFINITIONS_S, "all CustomResourceDefinitions are served")
-
-    def _definitions_are_served(self) -> bool:
-        for definition in self.request("GET", DEFINITIONS)["items"]:
-            conditions = definition.get("status", {}).get("conditions") or ()
-            held = {condition["type"] for condition in conditions if condition["status"] == "True"}
-            if "Established" not in held or "NonStructuralSchema" in held:
-                return False
-            spec = definition["spec"]
-            for version in (one["name"] for one in spec["versions"] if one["served"]):
-                try:
-                    self.request("GET", f"/apis/{spec['group']}/{version}/{spec['names']['plural']}")
-                except ApiError as error:
-                    if error.status not in _NOT_SERVED_YET:
-                        raise
-                    return False
-        return True
+        wait_for(
+            partial(definitions_are_served, self.request), _DEFINITIONS_S, "all CustomResourceDefinitions are served"
+        )
 
     def create_nodes(self, nodes: Iterable[Mapping[str, Any]]) -> None:
         """Create nodes made by `kwok_node`; they are Ready immediately, and KWOK runs the pods bound to them."""

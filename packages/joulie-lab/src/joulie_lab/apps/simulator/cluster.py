@@ -32,9 +32,9 @@ from joulie_lab.apps.simulator.metrics import SimulatorMetrics
 from joulie_lab.apps.simulator.run import Run, RunState
 from joulie_lab.apps.simulator.trace_player import JobRecord, TracePlayer
 from joulie_lab.apps.simulator.world import Place
-from joulie_lab.simulation.live.fleet import NodeSpec
 from joulie_lab.simulation.live.jobs import Activity, RunningPod, activity
 from joulie_lab.simulation.live.measured_jobs import MeasuredJob
+from joulie_lab.simulation.live.nodes import NodeSpec
 from joulie_lab.simulation.native.nodes import HOSTNAME_LABEL
 
 GpuJobs = Callable[[str, str], MeasuredJob | None]

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from joulie.domain.units import BoolArray, FloatArray, finite
-from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet
+from joulie_lab.simulation.live.fleet import LiveFleet
+from joulie_lab.simulation.live.nodes import FleetLoad
 
 
 class DemandError(ValueError):

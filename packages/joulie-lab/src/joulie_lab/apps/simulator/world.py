@@ -20,9 +20,10 @@ from joulie_lab.apps.simulator.demand import DemandPlay
 from joulie_lab.simulation.cooling_plant import CoolingOutput, CoolingPlant
 from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.live.facility import WEATHER_STEP_S, Weather
-from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet, NodeSpec
+from joulie_lab.simulation.live.fleet import LiveFleet
 from joulie_lab.simulation.live.jobs import RunningPod, Workload
 from joulie_lab.simulation.live.measured_jobs import MeasuredJob
+from joulie_lab.simulation.live.nodes import FleetLoad, NodeSpec
 
 _EVENTS_KEPT = 1000
 _MIN_PLANT_W = 1000.0

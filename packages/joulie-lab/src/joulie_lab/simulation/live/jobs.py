@@ -17,8 +17,9 @@ from joulie.domain.quantities import finite_number
 from joulie.domain.units import FloatArray, IntArray, non_negative
 from joulie_lab.simulation.gpu_response import TYPICAL, JobDeviation, drawn
 from joulie_lab.simulation.job_response import Boundness, cpu_throughput
-from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet
+from joulie_lab.simulation.live.fleet import LiveFleet
 from joulie_lab.simulation.live.measured_jobs import MeasuredJob
+from joulie_lab.simulation.live.nodes import FleetLoad
 from joulie_lab.simulation.trace import TraceJob
 
 _WORK_EPSILON = 1e-9

@@ -12,7 +12,8 @@ from joulie.domain.units import FloatArray, IntArray
 from joulie_lab.simulation.gpu_response import N_PARAMETERS, DrawnResponse
 from joulie_lab.simulation.job_response import GpuResponse
 from joulie_lab.simulation.live.dynamics import Limits, OperatingPoint
-from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet, NodeSpec, decay
+from joulie_lab.simulation.live.fleet import LiveFleet, decay
+from joulie_lab.simulation.live.nodes import FleetLoad, NodeSpec
 from joulie_lab.simulation.native.fleet_kernels import add_up, advance_steady, find_unsteady, operate
 
 

@@ -19,7 +19,7 @@ from joulie.domain.hardware.resolve import (
     resolve,
 )
 from joulie_lab.simulation.experiment.scenario import NodeGroup
-from joulie_lab.simulation.live.fleet import NodeSpec
+from joulie_lab.simulation.live.nodes import NodeSpec
 
 MANAGED_LABEL = "joulie.io/managed"
 HOSTNAME_LABEL = "kubernetes.io/hostname"

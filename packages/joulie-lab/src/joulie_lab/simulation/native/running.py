@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from joulie.domain.units import BoolArray, FloatArray, IntArray
-from joulie_lab.simulation.live.fleet import FleetLoad
 from joulie_lab.simulation.live.jobs import Demands, activity, demands_of
+from joulie_lab.simulation.live.nodes import FleetLoad
 from joulie_lab.simulation.native.kernels import ends_of, finish_load, note_points, rates_of, sum_demands
 from joulie_lab.simulation.native.pods import SimPod
 
