@@ -127,7 +127,7 @@ def test_the_charts_rights_are_enough(plane: LocalControlPlane, tmp_path: Path) 
 def test_the_second_schedulers_configuration(plane: LocalControlPlane) -> None:
     """kube-scheduler takes it, binds pods under both its names, and an extender that is down holds up nobody."""
     template = ("template", "joulie", CHART, "--set", "grid.enabled=true", "-s", "templates/scheduler.yaml")
-    documents = yaml.safe_load_all(plane.helm(*template))
+    documents = yaml.load_all(plane.helm(*template), Loader=yaml.CSafeLoader)
     text = next(document["data"]["configuration.yaml"] for document in documents if document["kind"] == "ConfigMap")
     configuration = yaml.safe_load(text)
     (extender,) = configuration["extenders"]

@@ -44,13 +44,13 @@ Json = dict[str, Any]
 def rendered(plane: LocalControlPlane, **grid: Any) -> list[Json]:
     values = json.dumps({"mode": "enforce", "grid": {"enabled": True, **grid}})
     text = plane.helm("template", "joulie", CHART, "--namespace", NAMESPACE, "-f", "-", input=values)
-    return [item for item in yaml.safe_load_all(text) if item]
+    return [item for item in yaml.load_all(text, Loader=yaml.CSafeLoader) if item]
 
 
 def apply(plane: LocalControlPlane, documents: list[Json], *kinds: str) -> None:
     wanted = [item for item in documents if item["kind"] in kinds]
     assert {item["kind"] for item in wanted} == set(kinds)
-    plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(wanted))
+    plane.kubectl("apply", "-f", "-", input=yaml.dump_all(wanted, Dumper=yaml.CSafeDumper))
 
 
 RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")

@@ -391,4 +391,6 @@ def test_the_chart_grants_all_that_was_needed(loop: Loop) -> None:
 
 def _chart_objects(loop: Loop) -> list[dict[str, Any]]:
     chart = Path(__file__).parents[2] / "deploy/helm/joulie"
-    return [item for item in yaml.safe_load_all(loop.plane.helm("template", "joulie", chart)) if item]
+    return [
+        item for item in yaml.load_all(loop.plane.helm("template", "joulie", chart), Loader=yaml.CSafeLoader) if item
+    ]

@@ -141,10 +141,10 @@ class Site:
             }
         )
         text = plane.helm("template", "joulie", _CHART, "--namespace", NAMESPACE, "-f", "-", input=values)
-        rendered = [item for item in yaml.safe_load_all(text) if item]
+        rendered = [item for item in yaml.load_all(text, Loader=yaml.CSafeLoader) if item]
         plane.kubectl("create", "namespace", NAMESPACE)
         wanted = [item for item in rendered if item["kind"] in _INSTALLED]
-        plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(wanted))
+        plane.kubectl("apply", "-f", "-", input=yaml.dump_all(wanted, Dumper=yaml.CSafeDumper))
         plane.create_nodes(kwok_node(f"grid-{number}") for number in range(_NODES))
         (configured,) = (
             yaml.safe_load(item["data"]["configuration.yaml"])

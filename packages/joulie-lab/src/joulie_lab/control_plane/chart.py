@@ -41,12 +41,12 @@ def render(plane: LocalControlPlane, chart: Path, *values: str) -> list[Mapping[
     """
     words = [word for value in (*PROGRAMS, *values) for word in ("--set", value)]
     text = plane.helm("template", "joulie", chart, "--namespace", NAMESPACE, *words)
-    return [item for item in yaml.safe_load_all(text) if item]
+    return [item for item in yaml.load_all(text, Loader=yaml.CSafeLoader) if item]
 
 
 def install_rights(plane: LocalControlPlane, objects: Sequence[Mapping[str, Any]]) -> None:
     """Install the chart's CRDs, service accounts and RBAC, for programs that run outside the cluster."""
     plane.kubectl("create", "namespace", NAMESPACE)
     wanted = [item for item in objects if item["kind"] in _INSTALLED]
-    plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(wanted))
+    plane.kubectl("apply", "-f", "-", input=yaml.dump_all(wanted, Dumper=yaml.CSafeDumper))
     plane.await_definitions()
