@@ -7,6 +7,7 @@ SUMMARIES = {
     "equal-work": "energy of all schedulers at equal work on nodes that may sleep, against a lower bound",
     "extender": "response times of the scheduler extender, against one that returns constants",
     "binding": "binding throughput of the real kube-scheduler, with and without an extender",
+    "operator-step": "CPU time of a step of the operator and its memory, by size of the cluster",
     "attribution": "conservation and error of power attributed from nodes and GPUs to pods",
     "power-estimate": "coverage of the intervals of power estimates on held-out servers without sensors",
     "profiles": "accuracy of learned trees against the classifier's rules",
@@ -32,7 +33,7 @@ SUMMARIES = {
 """What each benchmark measures, by name."""
 PAGES = (
     *("backtest", "capping", "deferral", "equal-work", "feeds", "fidelity", "limits", "live-limits", "live-trial"),
-    *("lives", "native", "openb", "openb-cluster", "owners", "parity", "place", "power-estimate"),
+    *("lives", "native", "openb", "openb-cluster", "operator-step", "owners", "parity", "place", "power-estimate"),
     *("rack", "replay", "sleep", "traces", "trials"),
 )
 """Benchmarks with a documentation page that is generated from their committed result."""

@@ -1,31 +1,26 @@
-"""B6, operator: time of a step and memory, by size of the cluster, and of a decision about budgets.
-
-    python benchmarks/operator_step.py [--nodes 1000 --nodes 10000] [--pods-per-node 10] [--steps 20]
+"""Time of an operator's step, and its memory, by size of the cluster; and of a decision about many power budgets.
 
 The operator's caches list the cluster over HTTP from the fake API server, which runs in a process of its own, so that
 the memory measured is the operator's alone. A step decides from a snapshot and compares the decision with what is
 stored about each node. In a calm one power varies by 0.1 % and nothing has to be written; in a busy one the power of
 every node jumps, and every NodeTwin was written since the step before; what the watch's news of those writes costs,
 between the steps, is measured on its own. Every node is under a power budget. Times of a step are CPU time of its one
-thread, which a busy machine blurs little. Prints one JSON object a size; exits with 1 if a target is missed.
+thread, which a busy machine blurs little.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import multiprocessing
-import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import click
 import numpy as np
 from msgspec.structs import replace as replace_fields
 
@@ -48,20 +43,59 @@ from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.policies import POLICIES
 from joulie.domain.units import FloatArray
 from joulie.program.collector import spare_what_lives_long
+from joulie_lab.benchmarks.results import Figures
 from joulie_lab.fakes.kubernetes.api import Writer
 from joulie_lab.fakes.kubernetes.cluster import FakeCluster
 
-TARGET_NODES = 10_000
-TARGET_STEP_S = 0.300
-TARGET_MEMORY_MB = 300.0
+SIZES = (1_000, 5_000, 10_000)
+"""Numbers of nodes."""
 BUDGETS = 500
-TARGET_BUDGETS_S = 0.300
-"""CPU time of a decision about so many PowerBudgets over all nodes: racks in rows in a hall."""
+"""Number of PowerBudgets over all nodes that one decision is about: racks in rows in a hall."""
 
 _GPUS = (None, "NVIDIA-H100-NVL", "NVIDIA-L40S")
 
 
-def node(index: int) -> dict[str, Any]:
+class Step(Figures, frozen=True):
+    """CPU time of a step, medians, ms: to decide, to compare with what is stored, and both."""
+
+    decide_ms: float
+    compare_ms: float
+    step_ms: float
+
+
+class SizeFigures(Figures, frozen=True):
+    """Figures of one size of cluster.
+
+    Attributes:
+        nodes: number of nodes.
+        pods: number of pods.
+        sync_s: time until the caches were filled, s.
+        calm: a step in which nothing has to be written.
+        busy: a step in which every node has to be written.
+        watch_ms: CPU time of the watch's news of all NodeTwins and labels that were written, median, ms.
+        budgets_ms: CPU time of a decision about the power budgets, median, ms.
+        resident_mb: resident memory of the operator, MiB.
+    """
+
+    nodes: int
+    pods: int
+    sync_s: float
+    calm: Step
+    busy: Step
+    watch_ms: float
+    budgets_ms: float
+    resident_mb: float
+
+
+class OperatorStepResult(Figures, frozen=True):
+    """Figures by number of nodes; `steps` calm and as many busy steps, `budgets` power budgets."""
+
+    steps: int
+    budgets: int
+    sizes: Mapping[str, SizeFigures]
+
+
+def _node(index: int) -> dict[str, Any]:
     labels = {
         "joulie.io/managed": "true",
         "joulie.io/hw.cpu-model": "AMD-EPYC-9654",
@@ -81,7 +115,7 @@ def node(index: int) -> dict[str, Any]:
     }
 
 
-def pod(index: int, nodes: int) -> dict[str, Any]:
+def _pod(index: int, nodes: int) -> dict[str, Any]:
     performance = index % 5 == 0
     environment = [{"name": f"VARIABLE_{number}", "value": "some text of usual length"} for number in range(10)]
     container = {
@@ -111,21 +145,21 @@ def pod(index: int, nodes: int) -> dict[str, Any]:
     }
 
 
-def serve(pipe: Connection, nodes: int, pods: int) -> None:
+def _serve(pipe: Connection, nodes: int, pods: int) -> None:
     async def main() -> None:
         async with FakeCluster() as fake:
             node_kind, pod_kind = fake.api.kind("", "v1", "nodes"), fake.api.kind("", "v1", "pods")
             for index in range(nodes):
-                fake.api.create(node_kind, "", node(index), Writer("benchmark"))
+                fake.api.create(node_kind, "", _node(index), Writer("benchmark"))
             for index in range(pods):
-                fake.api.create(pod_kind, "default", pod(index, nodes), Writer("benchmark"))
+                fake.api.create(pod_kind, "default", _pod(index, nodes), Writer("benchmark"))
             pipe.send(str(fake.kubeconfig(Path(tempfile.mkdtemp()) / "kubeconfig")))
             await asyncio.to_thread(pipe.recv)
 
     asyncio.run(main())
 
 
-def budgets_s(nodes: int, steps: int) -> float:
+def _budgets_s(nodes: int, steps: int) -> float:
     """Median CPU time of a decision about `BUDGETS` nested power budgets, s."""
     rng, full_w = np.random.default_rng(0), np.full(nodes, 6_446.0)
     names = tuple(f"node-{index:05d}" for index in range(nodes))
@@ -148,14 +182,14 @@ def budgets_s(nodes: int, steps: int) -> float:
     return median(times_s)
 
 
-def resident_mb() -> float:
+def _resident_mb() -> float:
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024.0
     raise RuntimeError("/proc/self/status has no VmRSS")
 
 
-class Operator:
+class _Operator:
     """The operator's step, timed, on a view of the cluster."""
 
     def __init__(self, client: KubeClient, view: ClusterView, settings: OperatorSettings) -> None:
@@ -198,7 +232,8 @@ class Operator:
         for index, node in enumerate(decision.nodes):
             name = node.node.name
             facts = self.view.node(name)
-            assert facts is not None
+            if facts is None:
+                raise RuntimeError(f"node {name} is not in the view")
             wanted = desired_node(decision, index, ceiling=self.ceilings[name])
             written = NodeTwin(
                 metadata=ObjectMeta(
@@ -222,15 +257,17 @@ class Operator:
         return heard_s
 
 
-def spread(name: str, times_s: Sequence[float]) -> dict[str, float]:
-    """Least and median of some times, ms."""
-    return {
-        f"{name}_least_ms": round(min(times_s) * 1e3, 1),
-        f"{name}_median_ms": round(median(times_s) * 1e3, 1),
-    }
+def _medians(times_s: Sequence[Sequence[float]]) -> Step:
+    """Of steps' times to decide and to compare, s."""
+    decide_s, compare_s = zip(*times_s, strict=True)
+    return Step(_ms(decide_s), _ms(compare_s), _ms([sum(times) for times in times_s]))
 
 
-async def measure(kubeconfig: Path, nodes: int, pods: int, steps: int) -> dict[str, float]:
+def _ms(times_s: Sequence[float]) -> float:
+    return round(median(times_s) * 1e3, 1)
+
+
+async def _measure(kubeconfig: Path, nodes: int, pods: int, steps: int) -> SizeFigures:
     settings = OperatorSettings(kubeconfig=kubeconfig)
     rng = np.random.default_rng(0)
     async with KubeClient.connect(kubeconfig=kubeconfig) as client:
@@ -241,7 +278,7 @@ async def measure(kubeconfig: Path, nodes: int, pods: int, steps: int) -> dict[s
         sync_s = time.perf_counter() - began
         watching.cancel()
         spare_what_lives_long()
-        operator = Operator(client, view, settings)
+        operator = _Operator(client, view, settings)
         usual_w = rng.uniform(200, 700, nodes)
         # Until drains have settled, every node is written and shown.
         for _ in range(3):
@@ -251,65 +288,64 @@ async def measure(kubeconfig: Path, nodes: int, pods: int, steps: int) -> dict[s
         calm, busy, heard_s = [], [], []
         for _ in range(steps):
             _, *times, written = operator.step(usual_w * rng.uniform(0.999, 1.001, nodes))
-            assert written == 0, f"{written} nodes to write in a calm step"
+            if written:
+                raise RuntimeError(f"{written} nodes to write in a calm step")
             calm.append(times)
         for _ in range(steps):
             decision, *times, written = operator.step(rng.uniform(200, 700, nodes))
-            assert written > 0.9 * nodes, f"only {written} nodes to write in a busy step"
+            if written <= 0.9 * nodes:
+                raise RuntimeError(f"only {written} nodes to write in a busy step")
             busy.append(times)
             heard_s.append(operator.stored(decision))
-    resident = resident_mb()
-    return {
-        "nodes": nodes,
-        "pods": pods,
-        "sync_s": round(sync_s, 2),
-        **spread("calm_decide", [decide_s for decide_s, _ in calm]),
-        **spread("calm_compare", [compare_s for _, compare_s in calm]),
-        **spread("calm_step", [sum(times) for times in calm]),
-        **spread("busy_decide", [decide_s for decide_s, _ in busy]),
-        **spread("busy_compare", [compare_s for _, compare_s in busy]),
-        **spread("busy_step", [sum(times) for times in busy]),
-        **spread("busy_watch", heard_s),
-        "budgets": BUDGETS,
-        "budgets_median_ms": round(budgets_s(nodes, steps) * 1e3, 1),
-        "resident_mb": round(resident, 1),
-    }
+    resident = _resident_mb()
+    return SizeFigures(
+        nodes=nodes,
+        pods=pods,
+        sync_s=round(sync_s, 2),
+        calm=_medians(calm),
+        busy=_medians(busy),
+        watch_ms=_ms(heard_s),
+        budgets_ms=round(_budgets_s(nodes, steps) * 1e3, 1),
+        resident_mb=round(resident, 1),
+    )
 
 
-def in_own_process(pipe: Connection, kubeconfig: Path, nodes: int, pods: int, steps: int) -> None:
-    pipe.send(asyncio.run(measure(kubeconfig, nodes, pods, steps)))
+def _in_own_process(pipe: Connection, kubeconfig: Path, nodes: int, pods: int, steps: int) -> None:
+    pipe.send(asyncio.run(_measure(kubeconfig, nodes, pods, steps)))
 
 
-@click.command()
-@click.option("--nodes", "sizes", multiple=True, type=int, default=(1_000, 5_000, TARGET_NODES), show_default=True)
-@click.option("--pods-per-node", default=10, show_default=True)
-@click.option("--steps", default=20, show_default=True)
-def main(sizes: tuple[int, ...], pods_per_node: int, steps: int) -> None:
-    """Time of a step, and memory, by size of the cluster."""
-    spawn = multiprocessing.get_context("spawn")
-    missed = False
+def measure(sizes: Sequence[int], pods_per_node: int, steps: int, tell: Callable[[str], None]) -> OperatorStepResult:
+    """Measure clusters of these sizes, one after the other.
+
+    Args:
+        sizes: numbers of nodes.
+        pods_per_node: number of pods on each node.
+        steps: number of calm and of busy steps.
+        tell: told which size is measured.
+
+    Raises:
+        EOFError: a process failed; it has printed why.
+    """
+    found = {}
     for nodes in sizes:
-        pods = nodes * pods_per_node
-        ours, theirs = spawn.Pipe()
-        server = spawn.Process(target=serve, args=(theirs, nodes, pods))
-        server.start()
-        kubeconfig = Path(ours.recv())
-        mine, yours = spawn.Pipe()
-        measured = spawn.Process(target=in_own_process, args=(yours, kubeconfig, nodes, pods, steps))
-        measured.start()
-        yours.close()  # so that a failure there ends this, too
-        result = mine.recv()
-        measured.join()
-        ours.send("done")
-        server.join()
-        print(json.dumps(result), flush=True)
-        if nodes <= TARGET_NODES:
-            missed |= result["calm_step_median_ms"] > TARGET_STEP_S * 1e3
-            missed |= result["busy_step_median_ms"] > TARGET_STEP_S * 1e3
-            missed |= result["resident_mb"] > TARGET_MEMORY_MB
-            missed |= result["budgets_median_ms"] > TARGET_BUDGETS_S * 1e3
-    sys.exit(1 if missed else 0)
+        tell(f"{nodes:,} nodes")
+        found[str(nodes)] = _of_size(nodes, nodes * pods_per_node, steps)
+    return OperatorStepResult(steps, BUDGETS, found)
 
 
-if __name__ == "__main__":
-    main()
+def _of_size(nodes: int, pods: int, steps: int) -> SizeFigures:
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    server = spawn.Process(target=_serve, args=(theirs, nodes, pods), daemon=True)
+    server.start()
+    theirs.close()
+    kubeconfig = Path(ours.recv())
+    mine, yours = spawn.Pipe()
+    measured = spawn.Process(target=_in_own_process, args=(yours, kubeconfig, nodes, pods, steps), daemon=True)
+    measured.start()
+    yours.close()  # so that a failure there ends this, too
+    found: SizeFigures = mine.recv()
+    measured.join()
+    ours.send("done")
+    server.join()
+    return found
