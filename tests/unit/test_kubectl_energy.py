@@ -160,13 +160,14 @@ def test_energy_for_programs(asked, form, load):
 def test_savings_of_both_measures_and_below_zero(asked):
     out = asked(Accounting(), "savings", direct=True)[1]
     assert words(out) == [
-        "Deferral saved 1.20kg CO2eq and -0.05 EUR for pods completed in the last 24h",
+        "Deferral saved 1.20kg CO2eq and -0.05 EUR for pods completed in the last 24h (modelled)",
         "",
         "NAMESPACE POD MEASURE SAVED ENERGY METHOD COMPLETED",
         "team a carbon 1.20kg 1.00kWh timeseries 60s",
         "team a price -0.0500 1.00kWh simple 60s",
     ]
-    assert json.loads(asked(Accounting(), "savings", "-o", "json")[1])["total"] == {"carbonG": 1200.0, "cost": -0.05}
+    document = json.loads(asked(Accounting(), "savings", "-o", "json")[1])
+    assert (document["total"], document["howKnown"]) == ({"carbonG": 1200.0, "cost": -0.05}, "modelled")
 
 
 def test_export_as_csv_parquet_and_opencost(asked, tmp_path):

@@ -2,14 +2,19 @@
 
 import asyncio
 import csv
+import errno
 import io
 import json
+import tempfile
 
 import jsonschema
+import polars
 import pytest
 
 from joulie.adapters.program_api.energy import EnergyItem, ExportItem, SavingsItem
+from joulie.apps.kubectl.web import server
 from joulie.apps.kubectl.web.energy import daily_factors, saved_by_method
+from joulie.apps.kubectl.web.programs import Programs
 from joulie.program.http import Server
 from support.web_reviews import ADMINISTRATOR, Reviews, tenant, web_stage
 from support.web_stage import energy_app, fleet, programs_app
@@ -84,6 +89,51 @@ def test_an_export_has_the_rows_of_the_ledger_as_csv_and_as_lines(ask):
     assert len(rows) == len(found) > 0
     assert [float(row["energy_j"]) for row in rows] == [one["energy_j"] for one in found]
     assert table.headers["content-disposition"] == 'attachment; filename="energy.csv"'
+
+
+def test_an_export_as_parquet_has_the_same_rows_and_leaves_nothing_behind(ask, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    table, lines, page = ask("/api/v1/export?format=parquet", "/api/v1/export?format=ndjson", "/energy")
+    assert table.headers["content-disposition"] == 'attachment; filename="energy.parquet"'
+    rows = polars.read_parquet(io.BytesIO(table.content))
+    found = [json.loads(line) for line in lines.text.splitlines()]
+    assert rows.columns == list(ExportItem.__struct_fields__)
+    assert rows["energy_j"].to_list() == [one["energy_j"] for one in found]
+    assert rows["pue"].to_list() == [one["pue"] for one in found]
+    assert list(tmp_path.iterdir()) == []
+    assert "format=parquet" in page.text
+
+
+def test_without_the_library_nobody_is_offered_parquet(ask, monkeypatch):
+    monkeypatch.setattr(server, "can_write_parquet", lambda: False)
+    table, page = ask("/api/v1/export?format=parquet", "/energy")
+    assert (table.status_code, "invalid format" in table.text) == (400, True)
+    assert "format=parquet" not in page.text
+
+
+def test_lines_that_are_no_export_leave_no_parquet_file(ask, tmp_path, monkeypatch):
+    async def broken(self, query):
+        async def parts():
+            yield b'{"uid": 1}\n'
+
+        return parts()
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Programs, "export", broken)
+    (answer,) = ask("/api/v1/export?format=parquet")
+    assert (answer.status_code, "unexpected response" in answer.text) == (503, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_one_line(ask, tmp_path, monkeypatch):
+    async def full(parts, file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(server, "write_parquet", full)
+    (answer,) = ask("/api/v1/export?format=parquet")
+    assert (answer.status_code, answer.text) == (507, "the file cannot be written: No space left on device\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_tenant_exports_and_sums_their_own_namespace_only(ask):

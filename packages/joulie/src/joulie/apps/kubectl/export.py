@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,6 +25,9 @@ from joulie.output_files import STANDARD_STREAM, output_file
 
 FORMATS = ("csv", "parquet", "opencost")
 _SECONDS_PER_MINUTE = 60.0
+_TYPES: Mapping[str, type] = {
+    field.name: field.type if field.type in (str, bool) else float for field in msgspec.structs.fields(ExportItem)
+}
 
 
 @dataclass(frozen=True)
@@ -110,11 +115,48 @@ async def csv_of(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield _csv_lines([_csv_row(decoder, rest)])
 
 
-def _csv_row(decoder: msgspec.json.Decoder[ExportItem], line: bytes) -> Sequence[Any]:
+def can_write_parquet() -> bool:
+    """Whether the library that writes Parquet is installed."""
+    return find_spec("polars") is not None
+
+
+async def write_parquet(parts: AsyncIterator[bytes], file: Path) -> None:
+    """Write parts of an export as a Parquet file, its lines first to a file beside it: they may not fit into memory.
+
+    Raises:
+        KubernetesError: a line is not one of an export.
+        OSError: a file cannot be written.
+    """
+    from joulie.adapters.parquet_files import convert_lines
+
+    decoder, lines = msgspec.json.Decoder(ExportItem), file.with_suffix(".ndjson")
+    with lines.open("wb") as written:
+        async for line in _lines(parts):
+            written.write(msgspec.json.encode(_decoded(decoder, line)) + b"\n")
+    await asyncio.to_thread(convert_lines, lines, file, _TYPES)
+    lines.unlink()
+
+
+async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    rest = b""
+    async for part in parts:
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            if line:
+                yield line
+    if rest:
+        yield rest
+
+
+def _decoded(decoder: msgspec.json.Decoder[ExportItem], line: bytes) -> ExportItem:
     try:
-        return msgspec.structs.astuple(decoder.decode(line))
+        return decoder.decode(line)
     except msgspec.DecodeError as error:
         raise KubernetesError(f"{EXPORT_PATH}: unexpected response from the accounting program: {error}") from error
+
+
+def _csv_row(decoder: msgspec.json.Decoder[ExportItem], line: bytes) -> Sequence[Any]:
+    return msgspec.structs.astuple(_decoded(decoder, line))
 
 
 def _csv_lines(rows: Iterable[Sequence[Any]]) -> bytes:

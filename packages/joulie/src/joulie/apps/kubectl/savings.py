@@ -26,6 +26,8 @@ from joulie.program.documents import print_document
 
 _CARBON = "carbon"
 _PRICE = "price"
+_HOW_KNOWN = "modelled"
+"""How these savings are known: the same power at the intensity or price of another time. Nobody has measured that."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ async def show_savings(client: KubeClient, request: Request) -> None:
             "since": rfc3339(answer.since),
             "until": rfc3339(answer.until),
             "currency": answer.currency,
+            "howKnown": _HOW_KNOWN,
             "total": {"carbonG": saved[_CARBON], "cost": saved[_PRICE]},
             "items": msgspec.to_builtins(rows),
         }
@@ -98,7 +101,7 @@ async def show_savings(client: KubeClient, request: Request) -> None:
         carbon_g, cost = saved[_CARBON], saved[_PRICE]
         parts = [] if carbon_g is None else [f"{format_mass(carbon_g)} CO2eq"]
         parts += [] if cost is None else [f"{cost:.2f} {answer.currency}"]
-        line = f"Deferral saved {' and '.join(parts)} for pods completed in the last {span}"
+        line = f"Deferral saved {' and '.join(parts)} for pods completed in the last {span} ({_HOW_KNOWN})"
     else:
         line = f"No deferred pod with known savings completed in the last {span}."
     print_rows([line], COLUMNS, rows, len(answer.items), wide=request.output == "wide")

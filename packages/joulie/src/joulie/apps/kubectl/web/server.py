@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from joulie.adapters.kubernetes.errors import ApiError, KubernetesError
 from joulie.adapters.program_api.energy import EnergyAnswer, ExportItem, SavingsAnswer
 from joulie.adapters.program_api.report import ReportAnswer
-from joulie.apps.kubectl.export import csv_of
+from joulie.apps.kubectl.export import can_write_parquet, csv_of, write_parquet
 from joulie.apps.kubectl.web import openapi, pages
 from joulie.apps.kubectl.web.answers import (
     FleetAnswer,
@@ -37,6 +41,7 @@ from joulie.program.queries import QueryError, choice
 
 _STATIC = Path(__file__).with_name("static")
 _EXPORTS = {"csv": "text/csv; charset=utf-8", "ndjson": "application/x-ndjson"}
+_PARQUET = "parquet"
 _PERIOD = {"since": "Start of the period, s before now.", "namespace": "Namespace of the pods."}
 _PAGING = {"limit": "Maximum number of items.", "continue": "The field continue of the page before."}
 _OPERATIONS = (
@@ -75,7 +80,7 @@ _OPERATIONS = (
         "/api/v1/export",
         "Stored rows, in a file.",
         ExportItem,
-        {"format": "csv or ndjson.", **_PERIOD},
+        {"format": "csv or ndjson; parquet where Polars is installed.", **_PERIOD},
         media_type="application/x-ndjson",
     ),
     Operation("/api/v1/plans", "What would be changed, trials, and limits of power.", PlansAnswer, {}),
@@ -155,11 +160,14 @@ class _Routes:
         return _page(request, "plans.html", answer=(await self._api_of(request)).plans())
 
     async def export(self, request: Request) -> Response:
-        form = choice(request.query_params, "format", tuple(_EXPORTS), "csv")
+        forms = (*_EXPORTS, _PARQUET) if can_write_parquet() else tuple(_EXPORTS)
+        form = choice(request.query_params, "format", forms, "csv")
         parts = await (await self._api_of(request)).programs.export(request.query_params)
         # A failure at the beginning is told by the status; later ones can only cut the file off.
         parts = _resumed(await anext(parts, b""), parts)
         named = {"content-disposition": f'attachment; filename="energy.{form}"'}
+        if form == _PARQUET:
+            return await _parquet(parts, named)
         return StreamingResponse(csv_of(parts) if form == "csv" else parts, media_type=_EXPORTS[form], headers=named)
 
     async def fleet_page(self, request: Request) -> Response:
@@ -182,13 +190,29 @@ class _Routes:
     async def energy_page(self, request: Request) -> Response:
         api = await self._api_of(request)
         view = await energy_view(api.programs, api.cluster, request.query_params)
-        return _page(request, "energy.html", view=view)
+        return _page(request, "energy.html", view=view, parquet=can_write_parquet())
 
 
 async def _resumed(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield first
     async for part in rest:
         yield part
+
+
+async def _parquet(parts: AsyncIterator[bytes], headers: Mapping[str, str]) -> Response:
+    """A Parquet file is written whole before it is sent: its index is at its end."""
+    folder = await asyncio.to_thread(mkdtemp, prefix="joulie-export-")
+    gone = BackgroundTask(rmtree, folder, ignore_errors=True)
+    file = Path(folder) / "energy.parquet"
+    try:
+        await write_parquet(parts, file)
+    except OSError as error:
+        await gone()
+        return PlainTextResponse(f"the file cannot be written: {error.strerror or error}\n", 507)
+    except BaseException:
+        await gone()
+        raise
+    return FileResponse(file, headers=headers, media_type="application/vnd.apache.parquet", background=gone)
 
 
 def _json(answer: Any) -> Response:
