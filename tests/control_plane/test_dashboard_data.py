@@ -44,6 +44,7 @@ from joulie.domain.grid.release import Limits
 from joulie.domain.grid.signals import Basis, GridSignal, Measure, Period, Provenance
 from joulie.domain.profiles.reschedule import Cause
 from joulie.domain.signal import Quality
+from joulie.domain.trial.guard import Harm
 from joulie.domain.trial.protocol import Arm
 from joulie.ports import DeviceKind, FrequencyPolicy, PowerDevice
 from joulie.program.sources import SourceStates
@@ -117,7 +118,8 @@ def operator() -> OperatorMetrics:
     facility = Facility(300.0, {"a": 301.0}, {}, {"r1": 9e3}, 20e3, 5e3, 1.25, 10.0, {"r1": 5.0})
     metrics.power.show(states, lambda: facility)
     metrics.power.rejected("prometheus", {"unknown-node": 2})
-    metrics.trials.show(["InBlock", "Waiting"], 3, {"node-1": Arm.TREATMENT, "node-2": Arm.CONTROL})
+    metrics.trials.show(["InBlock", "Waiting"], 3, 28, {"node-1": Arm.TREATMENT, "node-2": Arm.CONTROL})
+    metrics.trials.show_guard([Arm.TREATMENT, Arm.CONTROL], {Harm.SLOWDOWN: 0.4})
     metrics.reconciles.labels("error").inc()
     metrics.rescheduler.evicted("node-1", "ml", Cause.HEADROOM)
     metrics.rescheduler.skipped("node-1", Skip.COOLDOWN)
