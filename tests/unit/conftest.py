@@ -33,3 +33,9 @@ def driver(_nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake
     folder = tmp_path / "driver"
     folder.mkdir()
     return install(_nvml, folder, monkeypatch)
+
+
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that a test starts are not measured: coverage imports modules of its own and of Joulie's."""
+    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)

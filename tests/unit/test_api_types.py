@@ -169,6 +169,7 @@ def test_object_names() -> None:
     assert names.object_name("a" * 300) != names.object_name("a" * 301)
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_the_agent_needs_no_numpy() -> None:
     """The types are part of the agent, which runs on every node."""
     code = (

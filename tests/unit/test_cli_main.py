@@ -22,6 +22,7 @@ def run(*arguments: str) -> int:
     return int(caught.value.code or 0)
 
 
+@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("argument", ["--help", "--version"])
 def test_help_imports_nothing_heavy(argument):
     program = (

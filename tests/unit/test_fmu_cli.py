@@ -103,6 +103,7 @@ def test_a_target_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unmeasured")
 def test_the_module_is_light_to_import() -> None:
     code = "import sys, joulie_lab.apps.fmu; print([m for m in ('numpy', 'fmpy', 'yaml', 'lxml') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -2,6 +2,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from joulie.adapters.hardware_yaml import catalogue_of
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 
@@ -17,6 +19,7 @@ def test_a_file_extends_the_built_in_one() -> None:
     assert len(extended.cpus) + len(extended.gpus) > len(BUILTIN_CATALOGUE.cpus) + len(BUILTIN_CATALOGUE.gpus)
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_the_parser_is_loaded_only_for_a_file() -> None:
     """An agent runs on every node."""
     code = (
