@@ -546,6 +546,8 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "extender": {
         "nodes": LIST_WATCH,
+        "pods": LIST_WATCH,
+        "powerbudgets.joulie.io": LIST_WATCH,
         "namespaces": LIST_WATCH,
         "nodetwins.joulie.io": LIST_WATCH,
         "nodehardwares.joulie.io": LIST_WATCH,

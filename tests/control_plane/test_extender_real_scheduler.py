@@ -21,12 +21,12 @@ TWINS = resources.NODE_TWINS.path()
 CLASSES = {"perf-1": "performance", "perf-2": "performance", "eco-1": "eco", "draining-1.example": "draining"}
 GPU_MILLI = "alibabacloud.com/gpu-milli"
 PODS_TOO = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
-"""What SCORING=marginal and SCORING=frugal need beside `RULES`."""
+"""What SCORING=marginal, SCORING=frugal and PowerBudgets need beside `RULES`."""
 RULES = [
     {"apiGroups": [""], "resources": ["nodes", "namespaces"], "verbs": ["get", "list", "watch"]},
     {
         "apiGroups": ["joulie.io"],
-        "resources": ["nodetwins", "nodehardwares", "workloadprofiles"],
+        "resources": ["nodetwins", "nodehardwares", "workloadprofiles", "powerbudgets"],
         "verbs": ["get", "list", "watch"],
     },
 ]
@@ -103,7 +103,9 @@ class Joulie:
         }
         self.plane.configure_scheduler({"extenders": [extender | changes]})
 
-    def set_twin(self, node: str, node_class: str, measured_w: float = 200.0) -> None:
+    def set_twin(
+        self, node: str, node_class: str, measured_w: float = 200.0, budgets: tuple[str, ...] = ()
+    ) -> None:
         """Write a node's twin and wait until the extender has it."""
         path = f"{TWINS}/{node}"
         spec = {"nodeName": node, "profile": "eco" if node_class == "eco" else "performance"}
@@ -112,6 +114,7 @@ class Joulie:
             "predictedPowerHeadroomScore": 100.0 - measured_w / 10.0,
             "predictedCoolingStressScore": 10,
             "powerMeasurement": {"nodeCappedPowerW": 1000, "measuredNodePowerW": measured_w},
+            "powerBudgets": budgets,
             "lastUpdated": rfc3339(time.time()),  # noqa: TID251 - twins of the real world have its time
         }
         apply = {"content_type": "application/apply-patch+yaml"}
@@ -352,6 +355,51 @@ def test_frugal_scoring_shares_frugal_gpus_first_and_never_splits_a_part(joulie:
         joulie.plane.kubectl("delete", "pods", "--all", "-n", "default", "--force", "--wait")
         joulie.plane.kubectl("delete", "node", "thrifty", "strong")
         joulie.schedule_with()
+
+
+def test_a_pod_without_watts_waits_and_says_which_budget_has_how_many_left(joulie: Joulie) -> None:
+    """Two nodes in a rack, one of them in use: the next pod that needs full power finds 20 W, and waits."""
+    joulie.may_watch_pods()
+    racks = [node for node, node_class in CLASSES.items() if node_class == "performance"]
+    for node in racks:
+        joulie.set_twin(node, "performance", budgets=("rack",))
+    budgets = resources.POWER_BUDGETS.path()
+    spec = {"watts": 1000, "nodeSelector": {"joulie.io/rack": "r"}}
+    kind = {"apiVersion": "joulie.io/v1alpha1", "kind": "PowerBudget", "metadata": {"name": "rack"}}
+    joulie.plane.request("POST", budgets, kind | {"spec": spec})
+
+    def tell(room_w: float) -> None:
+        status = {"podHeadroomWatts": room_w, "lastUpdated": rfc3339(time.time())}  # noqa: TID251
+        merge = {"content_type": "application/merge-patch+json"}
+        joulie.plane.request("PATCH", f"{budgets}/rack/status", {"status": status}, **merge)
+
+    def refusals() -> set[str]:
+        asked = json.dumps(joulie.pod("late-1")).encode()
+        shown = json.loads(joulie.get("/debug/explain", body=asked) or '{"nodes": []}')["nodes"]
+        return {one["refusal"] for one in shown if one["node"] in racks}
+
+    try:
+        tell(20.0)
+        joulie.create("late-1", performance=True, schedulingGates=[{"name": "example.com/not-yet"}])
+        wait_for(lambda: all("power budget rack" in one for one in refusals()), 90, "it knows budget and pods")
+        joulie.plane.kubectl("patch", "pod", "late-1", "--type=merge", "-p", '{"spec":{"schedulingGates":[]}}')
+        # A core of eight, 70 % of the 150 W of CPUs that nobody knows.
+        reason = "2 power budget rack has 20 W left for pods, and the pod needs "
+        assert reason in joulie.why_waiting("late-1")
+        events = "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name=late-1,reason=FailedScheduling"
+
+        def told() -> bool:
+            items = joulie.plane.request("GET", events)["items"]
+            return any(reason in str(one.get("message") or one.get("note")) for one in items)
+
+        wait_for(told, 90, "the pod has the event with the reason")
+        tell(500.0)
+        wait_for(lambda: refusals() == {""}, 90, "it knows that there is room")
+        # kube-scheduler tries again when a node changes.
+        joulie.plane.kubectl("label", "node", racks[0], "joulie.io/changed=true", "--overwrite")
+        assert joulie.node_of("late-1") in racks
+    finally:
+        joulie.plane.request("DELETE", f"{budgets}/rack")
 
 
 def test_mutual_tls_with_the_scheduler(joulie: Joulie) -> None:

@@ -151,6 +151,29 @@ def test_the_tightest_of_nested_budgets_holds_and_standard_nodes_give_first(tmp_
     play(body, tmp_path, mode=Mode.ENFORCE)
 
 
+def test_a_budget_says_what_is_left_for_pods_and_nodes_which_budgets_cover_them(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await stage.add_pod("critical", "node-2", workload_class="performance")
+        await until(lambda: stage.view.ledger.full_power.get("node-2"))
+        await create(stage, "hall", 25_200.0)
+        await create(stage, "rack-0", 10_000.0, nodeSelector={names.RACK_LABEL: "rack-0"})
+        await create(stage, "looks-only", 1_000.0, mode="observe")
+        await settled(stage)
+        # Nothing is measured here, so the node with the pod counts with its worst case.
+        assert (await budget(stage, "hall")).status.pod_headroom_watts == pytest.approx(25_200 - FULL_W - 3 * FLOOR_W)
+        assert (await budget(stage, "rack-0")).status.pod_headroom_watts == pytest.approx(10_000 - 2 * FLOOR_W)
+        assert (await budget(stage, "looks-only")).status.pod_headroom_watts is None
+        assert (await stage.twin("node-0")).status.power_budgets == ("hall", "rack-0")
+        assert (await stage.twin("node-2")).status.power_budgets == ("hall",)
+        await stage.client.delete(POWER_BUDGETS, "rack-0")
+        await seen(stage)
+        await look(stage)
+        assert (await stage.twin("node-0")).status.power_budgets == ("hall",)
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
 def test_standard_nodes_give_in_the_order_of_their_pods_priority_classes(tmp_path):
     async def body(stage):
         await fleet(stage)

@@ -14,10 +14,9 @@ from joulie.apps.extender import wire
 from joulie.apps.extender.feed import DEFAULT_LABELS, NodeLabels
 from joulie.apps.extender.fleet import REFUSALS, UNKNOWN_SLOT, FleetView, slots_of
 from joulie.apps.extender.judge import JudgedPod, Profiles, judge
-from joulie.apps.extender.limits import LIMIT_REFUSALS, limits_of, over_limits
-from joulie.apps.extender.parts import without_room
 from joulie.apps.extender.rankings import Rankings
-from joulie.domain.scoring.extender import NodeClass, PodView, may_run
+from joulie.apps.extender.refusals import Refusal, count_placing, refused_by_power
+from joulie.domain.scoring.extender import NodeClass, may_run
 from joulie.domain.units import IntArray
 
 
@@ -43,7 +42,7 @@ class Filtered(NamedTuple):
         answer: an ExtenderFilterResult.
         refused: number of refused nodes by class.
         following: the expected next call; None if the request carried whole nodes.
-        by_power: number of nodes refused by the pod's own limits, or without room on a GPU, by reason.
+        by_power: number of nodes refused by power, by reason; see `refusals`.
     """
 
     answer: bytes
@@ -71,21 +70,18 @@ def filter_nodes(body: bytes, fleet: FleetView, profiles: Profiles, labels: Node
     """
     pod, given = wire.read_args(body)
     judged = judge(pod, profiles)
-    limits = limits_of(judged, fleet)
     if isinstance(given, wire.NodeList):
         candidates = [meta.name for meta in wire.read_nodes(given)]
-        by_power = over_limits(candidates, limits, fleet) | without_room(candidates, judged, fleet)
-        return _filter_whole(given, judged.view, fleet, labels, by_power)
-    by_power = over_limits(given, limits, fleet) | without_room(given, judged, fleet)
-    return _filter_names(body, given, judged, fleet, by_power)
+        return _filter_whole(given, judged, fleet, labels, refused_by_power(candidates, judged, fleet))
+    return _filter_names(body, given, judged, fleet, refused_by_power(given, judged, fleet))
 
 
 def preempt(body: bytes, fleet: FleetView, profiles: Profiles) -> tuple[bytes, Counter[NodeClass]]:
     """Answer /preempt with an ExtenderPreemptionResult, and count the refusals by class.
 
     The scheduler filters full nodes itself, as nodes where preemption would help, before it calls any extender.
-    Candidates that the class rule or the pod's own limits forbid are therefore dropped here, or pods on them would be
-    evicted for nothing. Those beyond its limits are not counted.
+    Candidates that the class rule or power forbid are therefore dropped here, or pods on them would be evicted for
+    nothing. Those that power forbids are not counted.
 
     Raises:
         BadRequestError: the body is malformed.
@@ -96,7 +92,7 @@ def preempt(body: bytes, fleet: FleetView, profiles: Profiles) -> tuple[bytes, C
     if victims is None:
         victims = {name: wire.meta_victims(whole or wire.Victims()) for name, whole in (args.victims or {}).items()}
     candidates = list(victims)
-    beyond = over_limits(candidates, limits_of(judged, fleet), fleet) | without_room(candidates, judged, fleet)
+    beyond = refused_by_power(candidates, judged, fleet)
     victims = {name: one for name, one in victims.items() if name not in beyond}
     classes = fleet.twins.node_class[slots_of(fleet.roster, list(victims))]
     allowed = may_run(judged.view, classes)
@@ -104,12 +100,13 @@ def preempt(body: bytes, fleet: FleetView, profiles: Profiles) -> tuple[bytes, C
 
 
 def _filter_names(
-    body: bytes, candidates: list[str], pod: JudgedPod, fleet: FleetView, by_power: Mapping[str, str]
+    body: bytes, candidates: list[str], pod: JudgedPod, fleet: FleetView, by_power: Mapping[str, Refusal]
 ) -> Filtered:
     if not by_power and (pod.view.daemon or not pod.view.performance):
+        count_placing(candidates, pod, fleet)
         passed = wire.json_text(candidates)
         return Filtered(wire.filter_result(names=passed), Counter(), NextCall(body, pod, candidates), Counter())
-    refused = [wire.refusal(name, LIMIT_REFUSALS[reason]) for name, reason in by_power.items()]
+    refused = [wire.refusal(name, one.message) for name, one in by_power.items()]
     candidates = [name for name in candidates if name not in by_power] if by_power else candidates
     left, counted = candidates, Counter[NodeClass]()
     closed = {} if pod.view.daemon or not pod.view.performance else fleet.refusals
@@ -119,29 +116,35 @@ def _filter_names(
             left = list(filterfalse(refusals.__contains__, left))
             refused += found
             counted[node_class] = len(found)
+    count_placing(left, pod, fleet)
     passed = wire.json_text(left)
     answer = wire.filter_result(names=passed, unresolvable=refused)
-    return Filtered(answer, counted, NextCall(wire.with_names(body, passed), pod, left), Counter(by_power.values()))
+    return Filtered(answer, counted, NextCall(wire.with_names(body, passed), pod, left), _by_reason(by_power))
 
 
 def _filter_whole(
-    nodes: wire.NodeList, view: PodView, fleet: FleetView, labels: NodeLabels, by_power: Mapping[str, str]
+    nodes: wire.NodeList, pod: JudgedPod, fleet: FleetView, labels: NodeLabels, by_power: Mapping[str, Refusal]
 ) -> Filtered:
     metas = wire.read_nodes(nodes)
     slots = slots_of(fleet.roster, [meta.name for meta in metas])
     classes = fleet.twins.node_class[slots]
     for index in np.flatnonzero(slots == UNKNOWN_SLOT):
         classes[index] = labels.node_class(metas[index].labels)
-    allowed = may_run(view, classes)
+    allowed = may_run(pod.view, classes)
     within = np.array([meta.name not in by_power for meta in metas], dtype=np.bool_)
+    count_placing((metas[place].name for place in np.flatnonzero(allowed & within)), pod, fleet)
     passed = wire.node_list(nodes.metadata, compress(nodes.items, allowed & within))
     refused = [
         wire.refusal(metas[place].name, REFUSALS[NodeClass(int(classes[place]))])
         for place in np.flatnonzero(~allowed & within)
     ]
-    refused += [wire.refusal(name, LIMIT_REFUSALS[reason]) for name, reason in by_power.items()]
+    refused += [wire.refusal(name, one.message) for name, one in by_power.items()]
     answer = wire.filter_result(nodes=passed, unresolvable=refused)
-    return Filtered(answer, _counted(classes[~allowed]), None, Counter(by_power.values()))
+    return Filtered(answer, _counted(classes[~allowed]), None, _by_reason(by_power))
+
+
+def _by_reason(by_power: Mapping[str, Refusal]) -> Counter[str]:
+    return Counter(one.reason for one in by_power.values())
 
 
 def _counted(classes: IntArray) -> Counter[NodeClass]:

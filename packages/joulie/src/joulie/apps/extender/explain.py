@@ -10,9 +10,8 @@ import numpy as np
 from joulie.apps.extender.feed import WatchState
 from joulie.apps.extender.fleet import REFUSALS, Fleet, FleetView
 from joulie.apps.extender.judge import JudgedPod, node_points, placement_order
-from joulie.apps.extender.limits import LIMIT_REFUSALS, limits_of, over_limits
-from joulie.apps.extender.parts import without_room
-from joulie.domain.grid.power_limits import PowerLimits
+from joulie.apps.extender.limits import limits_of
+from joulie.apps.extender.refusals import refused_by_power
 from joulie.domain.scoring.extender import NodeClass, explain, may_run, wire_score
 from joulie.domain.scoring.formulas import adaptive_trend_scale
 from joulie.domain.scoring.marginal_energy import ScoringAim
@@ -216,8 +215,7 @@ def explanation(pod: JudgedPod, fleet: Fleet, view: FleetView, now_s: float) -> 
     marginal_w = view.load.marginal_w(pod.requests, performance=pod.view.performance)
     terms = explain(pod.view, view.twins, marginal_w)
     score, zone_points = node_points(pod, view), view.points_for(pod.chosen_zone)
-    limits = limits_of(pod, view)
-    refused = _refused(pod, limits, view)
+    refused = _refused(pod, view)
     wire = wire_score(score)
     # The terms are those of the headroom score.
     counted = view.scoring is ScoringAim.HEADROOM
@@ -245,18 +243,18 @@ def explanation(pod: JudgedPod, fleet: Fleet, view: FleetView, now_s: float) -> 
     ]
     nodes.sort(key=lambda node: (not node.allowed, -node.score, node.cost_w_min or node.cost_steps or 0.0, node.node))
     uncounted = () if view.sharing is None else pod.uncounted
-    return Explanation(pod=_explained(pod, limits.mistakes + uncounted), cluster=_cluster(view, now_s), nodes=nodes)
+    mistakes = limits_of(pod, view).mistakes + uncounted
+    return Explanation(pod=_explained(pod, mistakes), cluster=_cluster(view, now_s), nodes=nodes)
 
 
-def _refused(pod: JudgedPod, limits: PowerLimits, view: FleetView) -> dict[str, str]:
+def _refused(pod: JudgedPod, view: FleetView) -> dict[str, str]:
     """Why nodes are refused, by name."""
     slots = view.roster.slots
     allowed = may_run(pod.view, view.twins.node_class)
     by_class = {
         name: REFUSALS[NodeClass(int(view.twins.node_class[slot]))] for name, slot in slots.items() if not allowed[slot]
     }
-    by_power = over_limits(list(slots), limits, view) | without_room(list(slots), pod, view)
-    return by_class | {name: LIMIT_REFUSALS[reason] for name, reason in by_power.items()}
+    return by_class | {name: one.message for name, one in refused_by_power(list(slots), pod, view).items()}
 
 
 def _explained(pod: JudgedPod, other_mistakes: tuple[str, ...]) -> ExplainedPod:

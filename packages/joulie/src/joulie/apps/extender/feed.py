@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +14,7 @@ import msgspec
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.core import ConfigMap, Namespace, Node, Pod
-from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware, NodeTwin, WorkloadProfile
+from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware, NodeTwin, PowerBudget, WorkloadProfile
 from joulie.adapters.kubernetes.api.v1alpha1.power import EffectiveCapState, PowerMeasurement
 from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
@@ -28,18 +30,20 @@ from joulie.adapters.kubernetes.resources import (
     NODE_TWINS,
     NODES,
     PODS,
+    POWER_BUDGETS,
     WORKLOAD_PROFILES,
 )
-from joulie.adapters.kubernetes.times import parse_rfc3339
+from joulie.adapters.kubernetes.times import parse_rfc3339, time_or_none
 from joulie.apps.extender.fleet import Fleet
-from joulie.apps.extender.judge import placed_pod, sharing_pod
+from joulie.apps.extender.judge import StartingPod, placed_pod, sharing_pod, starting_pod
 from joulie.apps.extender.node_facts import LoadFacts, TwinFacts, TwinNumbers, ZoneHints
+from joulie.apps.extender.power_room import BoundPod, BudgetRoom, PowerRoom
 from joulie.domain.accounting.profiles import stated_pue
 from joulie.domain.grid import names as grid_names
 from joulie.domain.grid.power_limits import POWER_LIMIT_KEYS
 from joulie.domain.grid.zones import ZONE_LABELS
 from joulie.domain.hardware import Catalogue
-from joulie.domain.hardware.resolve import ARCHITECTURE_KEY, ReportedHardware, resolve
+from joulie.domain.hardware.resolve import ARCHITECTURE_KEY, ReportedHardware, ResolvedHardware, resolve
 from joulie.domain.mode import Mode, mode_of
 from joulie.domain.power_estimate import gpu_idle_w
 from joulie.domain.quantities import InvalidQuantityError
@@ -145,6 +149,7 @@ class Feed(Watching):
         intensity_namespace: str = "",
         occupancy: Occupancy | None = None,
         shared: SharedGpus | None = None,
+        power: PowerRoom | None = None,
         now_s: Callable[[], float] = time.time,
     ) -> None:
         """Prepare the watches; `run` starts them.
@@ -159,9 +164,13 @@ class Feed(Watching):
             intensity_namespace: namespace of the grid controller's intensities; empty without any.
             occupancy: takes the pods of the nodes; None without SCORING=marginal, which is what watches pods.
             shared: takes them with SCORING=frugal, which watches pods too; None with another.
+            power: room of power budgets; None where pods do not wait for power. Pods are watched for it from the first
+                PowerBudget on.
             now_s: current time, s since the epoch.
         """
         self._shared = shared
+        self._power = power
+        self._budget_seen = asyncio.Event()
         self._occupancy = occupancy
         self._now_s = now_s
         self._labels = labels
@@ -197,6 +206,11 @@ class Feed(Watching):
             sharing: Cache[Pod, SharingPod] = watch(PODS, sharing_pod, field_selector=_BOUND)
             sharing.add_listener(self._sharing_pod_changed)
             self._pods = sharing
+        # These decide no readiness: placement does not fail where budgets cannot be read.
+        self._budgets: Cache[PowerBudget, BudgetRoom] = watch(POWER_BUDGETS, keep_room)
+        self._budgets.add_listener(self._budget_changed)
+        self._starting: Cache[Pod, StartingPod] = watch(PODS, self._keep_starting, field_selector=_BOUND)
+        self._starting.add_listener(self._starting_pod_changed)
         self._twins.add_listener(self._twin_changed)
         self._hardware.add_listener(self._hardware_changed)
         self._node_cache.add_listener(self._node_changed)
@@ -221,8 +235,31 @@ class Feed(Watching):
 
     def states(self) -> Iterator[WatchState]:
         """How each watch is doing."""
-        for name, cache in self.caches.items():
+        caches = dict(self.caches)
+        if self._power is not None:
+            caches[POWER_BUDGETS.plural] = self._budgets
+            if self._budget_seen.is_set() and self._pods is None:
+                caches[PODS.plural] = self._starting
+        for name, cache in caches.items():
             yield WatchState(name, len(cache.objects), cache.synced, cache.silence_s(), cache.problem)
+
+    async def run(self) -> None:
+        """Run all caches until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(super().run())
+            if self._power is not None:
+                group.create_task(self._budgets.run())
+                group.create_task(self._follow_pods(self._power))
+
+    async def _follow_pods(self, power: PowerRoom) -> None:
+        """Watch pods from the first budget on, once profiles and nodes, which they are judged by, are known."""
+        await self._budget_seen.wait()
+        await self.wait_synced()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._starting.run())
+            await self._starting.wait_synced()
+            power.ready = True
+            self.changes += 1
 
     def profile(self, pod: PodFacts) -> ProfileFacts:
         """What the pod's WorkloadProfile says, as far as it counts; of several, somebody's own before the classifier's.
@@ -283,6 +320,25 @@ class Feed(Watching):
         if self._shared is not None:
             self._shared.set_pod(key, new)
 
+    def _budget_changed(self, key: Key, _old: BudgetRoom | None, new: BudgetRoom | None) -> None:
+        self.changes += 1
+        self._budget_seen.set()
+        if self._power is not None:
+            self._power.set_budget(key.name, new)
+
+    def _keep_starting(self, pod: Pod) -> StartingPod | None:
+        return starting_pod(pod, self.profile, self._now_s())
+
+    def _starting_pod_changed(self, key: Key, _old: StartingPod | None, new: StartingPod | None) -> None:
+        self.changes += 1
+        if self._power is None:
+            return
+        bound = None
+        if new is not None:
+            added_w = math.ceil(self._fleet.added_w(new.node, new.requests, performance=new.full_power))
+            bound = BoundPod(new.node, new.uid, added_w, new.full_power, new.running_since_s)
+        self._power.set_pod(key, bound, self._now_s())
+
     def _policies_changed(self, key: Key, _old: dict[str, str] | None, new: dict[str, str] | None) -> None:
         self.changes += 1
         self._fleet.set_policies(key.name, new)
@@ -304,11 +360,19 @@ def keep_twin(twin: NodeTwin) -> OfNode[TwinFacts] | None:
     return OfNode(node, twin_facts(twin))
 
 
+def keep_room(budget: PowerBudget) -> BudgetRoom | None:
+    """What a PowerBudget has left for pods; None where it holds none back, or says nothing."""
+    room_w, updated_s = budget.status.pod_headroom_watts, time_or_none(budget.status.last_updated)
+    if room_w is None or updated_s is None or not math.isfinite(room_w):
+        return None
+    return BudgetRoom(room_w, updated_s)
+
+
 def twin_facts(twin: NodeTwin) -> TwinFacts:
     """Class, scores and age of a NodeTwin, or the flaw that keeps its scores from counting."""
     status = twin.status
     node_class = _CLASSES.get(status.schedulable_class or "", NodeClass.UNKNOWN)
-    facts = TwinFacts(node_class, None, None)
+    facts = TwinFacts(node_class, None, None, budgets=status.power_budgets)
     try:
         if status.last_updated is not None:
             facts = replace(facts, updated_s=parse_rfc3339(status.last_updated))
@@ -395,4 +459,14 @@ def load_facts(node: NodeFacts, reported: ReportedHardware | None, catalogue: Ca
         gpu_model="" if gpu is None else gpu.raw or gpu.model or "",
         pue=node.pue,
         gpu_pue=node.gpu_pue,
+        floor_w=_floor_w(hardware),
     )
+
+
+def _floor_w(hardware: ResolvedHardware) -> float | None:
+    """Power of all CPUs and GPUs under their lowest limits, W; None where it is not known."""
+    cpu, gpu = hardware.cpu, hardware.gpu
+    if cpu.cap_range is None or (gpu is not None and gpu.cap_range is None):
+        return None
+    gpu_w = 0.0 if gpu is None or gpu.cap_range is None else gpu.count * gpu.cap_range.min_w
+    return cpu.sockets * cpu.share * cpu.cap_range.min_w + gpu_w

@@ -15,13 +15,14 @@ from msgspec.structs import replace
 
 from joulie.adapters.kubernetes.intensities import Intensities
 from joulie.apps.extender.node_facts import DEFAULT_PROFILES, FULL_W_TYPES, LoadFacts, TwinFacts, TwinNumbers, ZoneHints
+from joulie.apps.extender.power_room import PowerRoom, PowerView
 from joulie.apps.extender.wire import host_score, json_text, refusal
 from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
 from joulie.domain.grid.place import zone_points
 from joulie.domain.grid.power_limits import PowerLimits
 from joulie.domain.grid.zones import zone_of_node
-from joulie.domain.marginal import FullLoad
+from joulie.domain.marginal import FullLoad, PodRequests
 from joulie.domain.mode import Mode
 from joulie.domain.scoring.extender import WIRE_MAXIMUM, NodeClass, TwinView, performance_pressure
 from joulie.domain.scoring.marginal_energy import ScoringAim
@@ -54,8 +55,10 @@ _numbers = attrgetter(*_TWIN_FIELDS)
 _CAPPED_W = _TWIN_FIELDS.index("capped_w")
 _UPDATED_S, _NODE_CLASS, _INTENSITY, _ZONE, _BASE_W, _GPUS = range(_N_TWIN, _N_TWIN + 6)
 _FULL_W = slice(_GPUS + 1, _GPUS + 1 + len(FULL_W_TYPES))
-_CPU_MAX_W, _CORES, _GPU_MAX_W = range(_FULL_W.stop, _FULL_W.stop + 3)
+_FLOOR_W = _FULL_W.stop
+_CPU_MAX_W, _CORES, _GPU_MAX_W = range(_FLOOR_W + 1, _FLOOR_W + 4)
 _N_ROWS = _GPU_MAX_W + 1
+_MEASURED_W = _TWIN_FIELDS.index("measured_w")
 INTENSITIES_STALE_S = 900.0
 """Age from which published intensities no longer count, s: the grid controller repeats them every minute."""
 
@@ -117,6 +120,7 @@ class FleetView:
         policies: policies of namespaces about the power of nodes, as annotations by namespace.
         marginal: what SCORING=marginal needs; None with another.
         sharing: what SCORING=frugal needs; None with another.
+        power: room of power budgets; None where none holds pods back.
         beyond_limits: nodes beyond limits of power that were asked for, with the reason, as far as it is remembered.
     """
 
@@ -135,6 +139,7 @@ class FleetView:
     policies: Policies
     marginal: MarginalView | None = None
     sharing: SharingView | None = None
+    power: PowerView | None = None
     beyond_limits: dict[PowerLimits, Mapping[str, str]] = field(default_factory=dict)
 
     def points_for(self, chosen_zone: str | None) -> FloatArray:
@@ -179,6 +184,7 @@ class Fleet:
         profiles: HardwareProfiles = DEFAULT_PROFILES,
         occupancy: Occupancy | None = None,
         shared: SharedGpus | None = None,
+        power: PowerRoom | None = None,
     ) -> None:
         """Create an empty fleet.
 
@@ -190,8 +196,10 @@ class Fleet:
             profiles: whose default PUEs and GPU workloads count in the power of nodes.
             occupancy: pods of the nodes, for SCORING=marginal; None with another.
             shared: pods of the nodes, for SCORING=frugal; None with another.
+            power: room of power budgets; None where pods do not wait for power.
         """
         self._sharing = shared
+        self._power = power
         self._occupancy = occupancy
         self._places: tuple[Roster, int, IntArray] | None = None
         self._profiles = profiles
@@ -219,7 +227,7 @@ class Fleet:
         """Set or, with None, remove the twin of a node."""
         node = self._node(name)
         node.twin = twin
-        self._enter_twin(node)
+        self._enter_twin(name, node)
         self._settle(name, node)
 
     def set_label_class(self, name: str, labelled: NodeClass | None, *, enforced: bool | None = None) -> None:
@@ -233,7 +241,7 @@ class Fleet:
         """
         node = self._node(name)
         node.labelled, node.enforced = labelled, self._enforced if enforced is None else enforced
-        self._enter_twin(node)
+        self._enter_twin(name, node)
         self._enter_intensity(node)
         self._enter_full_w(name, node)
         self._settle(name, node)
@@ -272,6 +280,12 @@ class Fleet:
             self._policies.pop(namespace, None)
         else:
             self._policies[namespace] = policies
+
+    def added_w(self, node: str, requests: PodRequests, *, performance: bool) -> float:
+        """Power that a pod is expected to add to a node, W; a node that is unknown counts with fallbacks."""
+        known = self._nodes.get(node)
+        columns = self._table[_CPU_MAX_W:, UNKNOWN_SLOT if known is None else known.slot, np.newaxis]
+        return float(FullLoad(*columns).marginal_w(requests, performance=performance)[0])
 
     def view(self, now_s: float) -> FleetView:
         """Take a snapshot of all nodes.
@@ -314,6 +328,7 @@ class Fleet:
             self._shared_policies,
             self._marginal(self._shared, table, now_s),
             None if self._sharing is None else self._sharing.view(self._shared.slots, self._n_slots, self._shared),
+            self._power_view(self._shared, table, fresh, now_s),
         )
 
     def _marginal(self, roster: Roster, table: FloatArray, now_s: float) -> MarginalView | None:
@@ -330,6 +345,14 @@ class Fleet:
             np.maximum(0.0, gpus - found.used_gpus[places]),
         )
         return MarginalView(nodes, packing_ranks(nodes), nodes.surcharge_w_per_core, self._occupancy.duration_min)
+
+    def _power_view(self, roster: Roster, table: FloatArray, fresh: BoolArray, now_s: float) -> PowerView | None:
+        if self._power is None:
+            return None
+        full_w = table[_CPU_MAX_W] + np.nan_to_num(table[_GPUS]) * table[_GPU_MAX_W]
+        drawn_w = np.where(fresh, table[_MEASURED_W], full_w)
+        floor_w = np.where(np.isfinite(table[_FLOOR_W]), table[_FLOOR_W], full_w)
+        return self._power.view(roster.slots, self._n_slots, now_s, drawn_w, floor_w, roster)
 
     def _places_of(self, roster: Roster, occupancy: Occupancy) -> IntArray:
         """Index in the occupancy by slot, kept until one of them changes."""
@@ -379,13 +402,15 @@ class Fleet:
         fresh: BoolArray = young & np.isfinite(table[_CAPPED_W])
         return fresh
 
-    def _enter_twin(self, node: _Node) -> None:
+    def _enter_twin(self, name: str, node: _Node) -> None:
         """Enter the twin's numbers into the table; none in observe mode, so that the node has the neutral score."""
         twin = node.twin if node.enforced else None
         numbers = None if twin is None else twin.numbers
         self._table[:_N_TWIN, node.slot] = np.nan if numbers is None else _numbers(numbers)
         updated_s = None if twin is None else twin.updated_s
         self._table[_UPDATED_S, node.slot] = np.nan if updated_s is None else updated_s
+        if self._power is not None:
+            self._power.set_covering(name, () if twin is None else twin.budgets)
 
     def _enter_full_w(self, name: str, node: _Node) -> None:
         """Enter the node's power for the limits of pods; none in observe mode, so that it is open to all."""
@@ -393,6 +418,7 @@ class Fleet:
         self._table[_FULL_W, node.slot] = (load or LoadFacts()).full_w(self._profiles)
         self._table[_BASE_W, node.slot] = np.nan if load is None else load.base_w
         self._table[_GPUS, node.slot] = 0.0 if load is None else load.gpus
+        self._table[_FLOOR_W, node.slot] = np.nan if load is None or load.floor_w is None else load.floor_w
         if self._sharing is not None:
             self._sharing.set_node(name, None if load is None else load.shared)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.adapters.kubernetes.gpu_parts import gpu_demand
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts, pod_facts
 from joulie.apps.extender.fleet import FleetView, MarginalView
+from joulie.domain.capping.admission import SETTLING_S
 from joulie.domain.grid import names
 from joulie.domain.grid.place import with_zone_points
 from joulie.domain.grid.request import stated_runtime_s
@@ -39,6 +41,7 @@ class JudgedPod:
         meta: metadata of the Pod object.
         facts: facts of the Pod object.
         view: its workload class and sensitivities, with its profile applied.
+        full_power: whether it must not run under caps.
         requests: resource requests as kube-scheduler counts them.
         chosen_zone: zone that the grid controller has chosen for it; None if it has not.
         life: pods whose durations are like its own.
@@ -51,6 +54,7 @@ class JudgedPod:
     meta: ObjectMeta
     facts: PodFacts
     view: PodView
+    full_power: bool
     requests: PodRequests
     chosen_zone: str | None
     life: LifeClass
@@ -67,6 +71,16 @@ class JudgedPod:
         return (*kind, self.life, self.stated_min) if scoring is ScoringAim.MARGINAL else kind
 
 
+class StartingPod(NamedTuple):
+    """A bound pod under power budgets; see `joulie.apps.extender.power_room.BoundPod`."""
+
+    node: str
+    uid: str
+    requests: PodRequests
+    full_power: bool
+    running_since_s: float | None
+
+
 def judge(pod: Pod, profiles: Profiles) -> JudgedPod:
     """Resolve a Pod with its profile and requests."""
     facts = pod_facts(pod)
@@ -74,10 +88,12 @@ def judge(pod: Pod, profiles: Profiles) -> JudgedPod:
     requests = PodRequests(asked.cpu_cores, asked.memory_gib, asked.gpus)
     stated_s, mistakes = stated_runtime_s(annotations)
     demand, uncounted = gpu_demand(facts, annotations)
+    profile = profiles(facts)
     return JudgedPod(
         pod.metadata,
         facts,
-        facts.view(profiles(facts)),
+        facts.view(profile),
+        facts.guarded(profile).lifts_caps,
         requests,
         annotations.get(names.CHOSEN_ZONE),
         life_class(facts),
@@ -119,6 +135,19 @@ def sharing_pod(pod: Pod) -> SharingPod | None:
         return None
     demand, _ = gpu_demand(facts, pod.metadata.annotations)
     return SharingPod(facts.node_name, f"{facts.namespace}/{facts.name}", _cpu_milli(facts.requests.cpu_cores), demand)
+
+
+def starting_pod(pod: Pod, profiles: Profiles, now_s: float) -> StartingPod | None:
+    """What power budgets need of a pod; None for one that is on no node, has ended, or draws what is measured."""
+    facts = pod_facts(pod)
+    if not facts.node_name or facts.phase is PodPhase.FINISHED or facts.daemon or facts.static:
+        return None
+    full_power, since_s = facts.guarded(profiles(facts)).lifts_caps, facts.running_since_s
+    if not full_power and since_s is not None and since_s + SETTLING_S <= now_s:
+        return None
+    asked = facts.requests
+    requests = PodRequests(asked.cpu_cores, asked.memory_gib, asked.gpus)
+    return StartingPod(facts.node_name, facts.uid, requests, full_power, since_s)
 
 
 def gpu_request(pod: JudgedPod) -> GpuRequest | None:

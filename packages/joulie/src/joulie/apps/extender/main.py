@@ -17,6 +17,7 @@ from joulie.apps.extender.feed import Feed, NodeLabels
 from joulie.apps.extender.fleet import Fleet
 from joulie.apps.extender.metrics import ExtenderMetrics, StateCollector
 from joulie.apps.extender.node_facts import DEFAULT_PROFILES
+from joulie.apps.extender.power_room import PowerRoom
 from joulie.apps.extender.server import Extender
 from joulie.apps.extender.settings import ExtenderSettings
 from joulie.domain.accounting.profiles import HardwareProfiles
@@ -75,6 +76,7 @@ async def serve(
     registry = CollectorRegistry()
     occupancy = Occupancy() if settings.scoring is ScoringAim.MARGINAL else None
     shared = SharedGpus() if settings.scoring is ScoringAim.FRUGAL else None
+    power = PowerRoom() if settings.pods_wait_for_power else None
     fleet = Fleet(
         settings.twin_staleness_s,
         settings.scoring,
@@ -83,6 +85,7 @@ async def serve(
         profiles=profiles,
         occupancy=occupancy,
         shared=shared,
+        power=power,
     )
     labels = NodeLabels(settings.power_profile_label, settings.mode)
     connection = KubeClient.connect(
@@ -99,9 +102,12 @@ async def serve(
             intensity_namespace=settings.intensity_namespace,
             occupancy=occupancy,
             shared=shared,
+            power=power,
         )
         door = Extender(fleet, feed.profile, feed.states, ExtenderMetrics(registry), time.time, labels=labels)
-        StateCollector(lambda: door.view, feed.states, registry)
+        StateCollector(
+            lambda: door.view, feed.states, registry, lambda: (0, 0) if power is None else power.tally(time.time())
+        )
         probes = Probes()
         probes.add("caches", feed.why_not_ready)
         probes.add("view", lambda: "nothing was computed yet" if door.view is None else None)

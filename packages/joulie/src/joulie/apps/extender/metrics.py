@@ -12,11 +12,10 @@ from prometheus_client.registry import Collector
 
 from joulie.apps.extender.feed import WatchState
 from joulie.apps.extender.fleet import FleetView
-from joulie.apps.extender.limits import LIMIT_REFUSALS
+from joulie.apps.extender.refusals import POWER_REASONS
 from joulie.domain.scoring.extender import NodeClass
 
 VERBS = ("filter", "prioritize", "preempt")
-_POWER_REASONS = tuple(LIMIT_REFUSALS)
 _BUCKETS_S = (0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
@@ -43,14 +42,14 @@ class ExtenderMetrics:
         self._by_power = [
             Counter(
                 f"{prefix}_power_filtered_nodes",
-                "Candidates refused by a pod's own limits, or for want of a GPU with room for its share.",
+                "Candidates refused by a pod's own limits, its share of a GPU, or a PowerBudget.",
                 ["reason"],
                 registry=registry,
             )
             for prefix in ("compute_gardener_scheduler", "scheduler_compute_gardener")
         ]
         for counter in self._by_power:
-            for reason in _POWER_REASONS:
+            for reason in POWER_REASONS:
                 counter.labels(reason)
         # Label lookups are on the scheduler's critical path: the common ones are done once.
         self._answered = {verb: self._requests.labels(verb, "200") for verb in VERBS}
@@ -74,7 +73,7 @@ class ExtenderMetrics:
     def refused_by_power(self, by_reason: Tally[str]) -> None:
         """Count candidates refused by limits of pods."""
         for counter in self._by_power:
-            for reason in _POWER_REASONS:
+            for reason in POWER_REASONS:
                 counter.labels(reason).inc(by_reason[reason])
 
 
@@ -86,9 +85,11 @@ class StateCollector(Collector):
         view: Callable[[], FleetView | None],
         watches: Callable[[], Iterable[WatchState]],
         registry: CollectorRegistry,
+        budgets: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         self._view = view
         self._watches = watches
+        self._budgets = budgets
         registry.register(self)
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
@@ -108,6 +109,14 @@ class StateCollector(Collector):
             objects.add_metric([state.resource], state.objects)
         yield silence
         yield objects
+        budgets = GaugeMetricFamily(
+            "joulie_extender_power_budgets",
+            "PowerBudgets in force by the age of their status: pods wait for recent ones only.",
+            labels=["status"],
+        )
+        for age, count in zip(("recent", "old"), self._budgets(), strict=True):
+            budgets.add_metric([age], count)
+        yield budgets
         yield from _fleet_gauges(self._view())
 
 

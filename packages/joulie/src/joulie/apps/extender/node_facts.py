@@ -61,12 +61,14 @@ class TwinFacts:
         numbers: its numbers; None if missing or invalid.
         updated_s: last update by the operator, s since the epoch; None if not set.
         flaw: why the numbers are unusable; empty if they are usable.
+        budgets: power budgets in force that cover the node.
     """
 
     node_class: NodeClass
     numbers: TwinNumbers | None
     updated_s: float | None
     flaw: str = ""
+    budgets: tuple[str, ...] = ()
 
 
 FULL_W_TYPES = ("", *GPU_WORKLOAD_TYPES)
@@ -88,6 +90,7 @@ class LoadFacts:
         gpu_pue: PUE of GPUs that it says.
         gpu_idle_w: idle power of all GPUs, W.
         gpu_instances: GPUs that pods can request of each device: MIG instances with the strategy ``single``, else 1.
+        floor_w: power of all CPUs and GPUs under their lowest limits, W.
     """
 
     cores: float | None = None
@@ -100,6 +103,7 @@ class LoadFacts:
     gpu_pue: float | None = None
     gpu_idle_w: float = 0.0
     gpu_instances: int = 1
+    floor_w: float | None = None
 
     @property
     def maxima(self) -> tuple[float, float, float]:

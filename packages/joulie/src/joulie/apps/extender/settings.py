@@ -9,7 +9,7 @@ from joulie.adapters.kubernetes import names
 from joulie.domain.scoring.marginal_energy import ScoringAim
 from joulie.program.http import TlsFiles
 from joulie.program.settings import ModeSettings, ServerSettings
-from joulie.settings import choice, duration, integer, number, path, text
+from joulie.settings import boolean, choice, duration, integer, number, path, text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +59,11 @@ class ExtenderSettings(ModeSettings, ServerSettings):
         "INTENSITY_NAMESPACE",
         "",
         "Namespace of the ConfigMap in which the grid controller publishes intensities; empty without a controller.",
+    )
+    pods_wait_for_power: bool = boolean(
+        "PODS_WAIT_FOR_POWER",
+        True,
+        "Keep pods waiting where a PowerBudget has no watts left for them. Watches pods from the first PowerBudget on.",
     )
     min_confidence: float = number(
         "CLASSIFY_MIN_CONFIDENCE",

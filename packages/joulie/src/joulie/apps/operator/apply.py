@@ -100,6 +100,7 @@ class Publisher:
         advice: returns the recommendations for a node.
         gpu_limits: returns the limits of a node's single GPUs.
         ceiling: returns the upper bound of a node's caps by power budgets.
+        budgets: returns the names of the power budgets in force that cover a node.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Publisher:
         advice: Callable[[str], Advice] = lambda _node: NO_ADVICE,
         gpu_limits: Callable[[str], tuple[GpuLimit, ...]] = lambda _node: (),
         ceiling: Callable[[str], PowerCeiling | None] = lambda _node: None,
+        budgets: Callable[[str], tuple[str, ...]] = lambda _node: (),
     ) -> None:
         self._client = client
         self._view = view
@@ -126,6 +128,7 @@ class Publisher:
         self._advice = advice
         self._gpu_limits = gpu_limits
         self._ceiling = ceiling
+        self._budgets = budgets
         self._decision: Decision | None = None
         self._index: dict[str, int] = {}
         self._twin_keys: dict[str, Key] = {}
@@ -227,9 +230,9 @@ class Publisher:
             return None
         return self._comparison.wanted(Grounds.of(self._decision, index, *self._asked(node)), self._stored(node))
 
-    def _asked(self, node: str) -> tuple[Advice, tuple[GpuLimit, ...], PowerCeiling | None]:
+    def _asked(self, node: str) -> tuple[Advice, tuple[GpuLimit, ...], PowerCeiling | None, tuple[str, ...]]:
         """What others than the decision ask of a node."""
-        return self._advice(node), self._gpu_limits(node), self._ceiling(node)
+        return self._advice(node), self._gpu_limits(node), self._ceiling(node), self._budgets(node)
 
     # ---- what to write
 

@@ -34,6 +34,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     SchedulableClass,
     Scheduling,
 )
+from joulie.adapters.kubernetes.api.v1alpha1.power import MAX_BUDGETS
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.operator.facts import DRAINING_CONDITION, FORCED_REASON, LIFTED_REASON
 from joulie.apps.operator.numbers import numbers_close, stored_numbers, wanted_numbers, with_numbers
@@ -94,6 +95,7 @@ class Grounds(NamedTuple):
     advice: Advice = NO_ADVICE
     gpu_limits: tuple[GpuLimit, ...] = ()
     ceiling: PowerCeiling | None = None
+    budgets: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -103,6 +105,7 @@ class Grounds(NamedTuple):
         advice: Advice = NO_ADVICE,
         gpu_limits: tuple[GpuLimit, ...] = (),
         ceiling: PowerCeiling | None = None,
+        budgets: tuple[str, ...] = (),
     ) -> Self:
         """The grounds for the node at an index of the decision.
 
@@ -112,6 +115,7 @@ class Grounds(NamedTuple):
             advice: recommendations for the node.
             gpu_limits: limits of its single GPUs.
             ceiling: upper bound of its caps by power budgets, which may be newer than the decision.
+            budgets: power budgets in force that cover it.
         """
         power = decision.power
         return cls(
@@ -122,6 +126,7 @@ class Grounds(NamedTuple):
             advice,
             gpu_limits,
             ceiling,
+            budgets,
         )
 
 
@@ -131,9 +136,10 @@ def desired_node(
     advice: Advice = NO_ADVICE,
     gpu_limits: tuple[GpuLimit, ...] = (),
     ceiling: PowerCeiling | None = None,
+    budgets: tuple[str, ...] = (),
 ) -> DesiredNode:
     """The desired state of the node at an index of the decision; for the arguments see `Grounds.of`."""
-    grounds = Grounds.of(decision, index, advice, gpu_limits, ceiling)
+    grounds = Grounds.of(decision, index, advice, gpu_limits, ceiling, budgets)
     words = desired_words(grounds)
     if not grounds.scored:
         return words
@@ -157,6 +163,7 @@ def desired_words(grounds: Grounds) -> DesiredNode:
             ),
             power_measurement=PowerMeasurement(source=_stored_source(grounds.source)) if grounds.scored else None,
             planned=_planned(node),
+            power_budgets=grounds.budgets[:MAX_BUDGETS],
             conditions=tuple(_conditions(grounds)),
             reschedule_recommendations=grounds.advice.reschedule,
             gpu_slicing_recommendation=grounds.advice.slicing,
@@ -345,6 +352,7 @@ def words_match(wanted: NodeTwinStatus, stored: NodeTwinStatus) -> bool:
     return (
         wanted.schedulable_class == stored.schedulable_class
         and wanted.planned == stored.planned
+        and wanted.power_budgets == stored.power_budgets
         and (power and power.source) == (stored_power and stored_power.source)
         and _condition_contents(wanted) == _condition_contents(stored)
         and wanted.reschedule_recommendations == stored.reschedule_recommendations

@@ -164,6 +164,7 @@ class ControlLoop:
             advice=self._rescheduler.advice,
             gpu_limits=self._gpu_limits.of_node if self._gpu_limits is not None else lambda _node: (),
             ceiling=self._budgets.of_node,
+            budgets=self._budgets.covering,
         )
 
     async def run(self) -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from joulie.domain.capping.admission import spared_w
 from joulie.domain.capping.budgets import Budget, BudgetDecision, BudgetNodes
 from joulie.domain.units import non_negative
 
@@ -157,8 +158,7 @@ def wake_room(
             waking = one.state is SwitchState.WAKING
             low_w[index[name]] = one.counts_w(nodes.full_w[index[name]]) if waking else one.standby_w
     # A critical node is slowed by no budget behind a breaker, unless that alarms.
-    spared_w = np.where(np.isfinite(nodes.power_w), nodes.power_w, nodes.in_force_w)
-    unslowed_w = np.where(nodes.critical & nodes.steerable, np.maximum(low_w, spared_w), low_w)
+    unslowed_w = spared_w(nodes, low_w)
     covering: dict[int, list[str]] = {index[name]: [] for name in asleep if name in index}
     left_w: dict[str, float] = {}
     full: set[str] = set()

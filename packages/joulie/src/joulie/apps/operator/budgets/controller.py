@@ -33,6 +33,7 @@ from joulie.apps.operator.budgets.status import ENFORCED, status_matches, status
 from joulie.apps.operator.budgets.stored import StoredBudget, budgets_in_force
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.capping.admission import room_for_pods
 from joulie.domain.capping.budgets import RESPONSE_S, Budget, BudgetMemory, BudgetNodes, decide_budgets
 from joulie.domain.capping.budgets import BudgetDecision as Decision
 from joulie.domain.capping.node_limits import NodeLimits, PowerCeiling
@@ -57,6 +58,7 @@ class _Decided:
         switched: what was counted of nodes that are off or waking, by name.
         nodes: all nodes, with what was counted of those.
         decision: upon `budgets` and `nodes`.
+        rooms_w: what budgets have left for pods, W, by name; those that hold none back are absent.
     """
 
     budgets: Mapping[str, Budget]
@@ -64,6 +66,7 @@ class _Decided:
     switched: Mapping[str, Switched]
     nodes: BudgetNodes
     decision: Decision
+    rooms_w: Mapping[str, float]
 
     def wake_room(self, asleep: Collection[str]) -> WakeRoom:
         """The room that the decision left for nodes to wake: what is wanted since has none yet."""
@@ -125,6 +128,7 @@ class PowerBudgets:
         self._switched = switched
         self._limits = LimitsOfNodes(view, settings.power_budget_other_pct / 100.0)
         self._asked: dict[str, PowerCeiling | None] = {}
+        self._covering: Mapping[str, tuple[str, ...]] = {}
         self._memory: Mapping[str, BudgetMemory] = {}
         self._demand_response = BudgetEvents(prometheus, openadr, settings, now_s)
         self._stored: Mapping[str, StoredBudget] = {}
@@ -150,6 +154,10 @@ class PowerBudgets:
     def of_node(self, node: str) -> PowerCeiling | None:
         """Upper bound of a node's caps."""
         return self._asked.get(node)
+
+    def covering(self, node: str) -> tuple[str, ...]:
+        """Names of the budgets in force that cover a node."""
+        return self._covering.get(node, ())
 
     def wake_room(self, asleep: Collection[str]) -> WakeRoom:
         """The room that the last decision left for nodes to wake.
@@ -202,14 +210,14 @@ class PowerBudgets:
         await self._report()
 
     def decide(self) -> Sequence[str]:
-        """Decide the ceilings of all nodes. Returns the nodes whose ceiling changed."""
+        """Decide the ceilings of all nodes. Returns the nodes whose ceiling or whose budgets changed."""
         began_s = time.monotonic()
         now_s = self._now_s()
         self._decided = None
         self._stored = budgets_in_force(self._view, self._demand_response.signal, now_s, self._demand_response.asked)
         budgets = {name: one.budget for name, one in self._stored.items()}
         if not budgets and not self._asked:
-            self._decided = _NoBudgets()
+            self._decided, self._covering = _NoBudgets(), {}
             self._metrics.stood_down()
             return ()
         nodes = self._view.nodes
@@ -220,13 +228,19 @@ class PowerBudgets:
         seen = with_switched(as_if_on, switched)
         decision = decide_budgets(now_s, seen, list(budgets.values()), self._memory)
         self._memory = decision.memory
-        self._decided = _Decided(budgets, as_if_on, switched, seen, decision)
+        rooms_w = room_for_pods(seen, list(budgets.values()))
+        self._decided = _Decided(budgets, as_if_on, switched, seen, decision, rooms_w)
         self._demand_response.sampled(self._stored, decision.outcomes)
-        before = self._asked
+        before, covered = self._asked, self._covering
         self._asked = self._ceilings(budgets, seen, limits, decision)
-        self._metrics.show(budgets, decision.outcomes)
+        self._covering = _covering(budgets, seen)
+        self._metrics.show(budgets, decision.outcomes, rooms_w)
         self._metrics.decide_seconds.observe(time.monotonic() - began_s)
-        return [node for node in before.keys() | self._asked.keys() if before.get(node) != self._asked.get(node)]
+        return [
+            node
+            for node in before.keys() | self._asked.keys() | covered.keys() | self._covering.keys()
+            if before.get(node) != self._asked.get(node) or covered.get(node) != self._covering.get(node)
+        ]
 
     def _ceilings(
         self,
@@ -256,7 +270,8 @@ class PowerBudgets:
             budget = decided.budgets.get(key.name)
             if budget is None:
                 continue
-            status = status_of(stored, budget, decided.decision.outcomes[key.name], decided.nodes, now_s)
+            room_w = decided.rooms_w.get(key.name)
+            status = status_of(stored, budget, decided.decision.outcomes[key.name], decided.nodes, now_s, room_w)
             one = self._stored[key.name]
             achieved = self._demand_response.statuses(stored, one)
             status = msgspec.structs.replace(status, limit_reason=one.limit.reason, reductions=achieved)
@@ -283,3 +298,12 @@ class PowerBudgets:
             regarding = ObjectReference(POWER_BUDGETS.kind, name, POWER_BUDGETS.api_version, uid=stored.metadata.uid)
             severity: Severity = "Warning" if new.reason == "Infeasible" else "Normal"
             self._events.emit(regarding, severity, f"PowerBudget{new.reason}", new.message)
+
+
+def _covering(budgets: Mapping[str, Budget], nodes: BudgetNodes) -> dict[str, tuple[str, ...]]:
+    """Names of the budgets in force that cover each node, in order; nodes without any are absent."""
+    found: dict[int, list[str]] = {}
+    for name, budget in sorted(budgets.items()):
+        for index in budget.nodes.tolist() if budget.enforced else ():
+            found.setdefault(index, []).append(name)
+    return {nodes.names[index]: tuple(names_) for index, names_ in found.items()}

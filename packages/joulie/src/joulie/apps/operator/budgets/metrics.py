@@ -36,10 +36,29 @@ class PowerBudgetMetrics:
         self._missing = gauge("missing_watts", "By how much the lowest limits of its nodes exceed the limit, W.")
         self._unread = gauge("unread_nodes", "Nodes without a fresh reading.")
         self._curtailed = gauge("curtailed_nodes", "Nodes that may draw less than they could.")
-        self._gauges = (self._limit, self._measured, self._worst, self._missing, self._unread, self._curtailed)
+        self._pods = gauge(
+            "pod_headroom_watts", "What is left for pods that need full power, W; negative where limits are not enough."
+        )
+        self._gauges = (
+            self._limit,
+            self._measured,
+            self._worst,
+            self._missing,
+            self._unread,
+            self._curtailed,
+            self._pods,
+        )
 
-    def show(self, budgets: Mapping[str, Budget], outcomes: Mapping[str, BudgetOutcome]) -> None:
-        """Show the latest decision; budgets that are gone disappear."""
+    def show(
+        self, budgets: Mapping[str, Budget], outcomes: Mapping[str, BudgetOutcome], rooms_w: Mapping[str, float]
+    ) -> None:
+        """Show the latest decision; budgets that are gone disappear.
+
+        Args:
+            budgets: by name.
+            outcomes: of the decision, by name.
+            rooms_w: what is left for pods under those in force, W, by name.
+        """
         self.stood_down()
         for name, outcome in outcomes.items():
             self._limit.labels(name).set(budgets[name].limit_w)
@@ -48,6 +67,8 @@ class PowerBudgetMetrics:
             self._missing.labels(name).set(outcome.missing_w)
             self._unread.labels(name).set(outcome.unread)
             self._curtailed.labels(name).set(int(outcome.curtailed.sum()))
+            if name in rooms_w:
+                self._pods.labels(name).set(rooms_w[name])
 
     def stood_down(self) -> None:
         """Show no budget: this replica no longer leads."""

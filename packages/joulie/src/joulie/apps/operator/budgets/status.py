@@ -25,9 +25,23 @@ _ROUNDING_W = 0.5
 
 
 def status_of(
-    stored: PowerBudget, budget: Budget, outcome: BudgetOutcome, nodes: BudgetNodes, now_s: float
+    stored: PowerBudget,
+    budget: Budget,
+    outcome: BudgetOutcome,
+    nodes: BudgetNodes,
+    now_s: float,
+    pod_room_w: float | None = None,
 ) -> PowerBudgetStatus:
-    """The status of a budget, with the times of its conditions and curtailed nodes taken from the stored one."""
+    """The status of a budget, with the times of its conditions and curtailed nodes taken from the stored one.
+
+    Args:
+        stored: the budget as it is stored.
+        budget: as it was decided upon.
+        outcome: of the decision.
+        nodes: all nodes.
+        now_s: time, s since the epoch.
+        pod_room_w: what is left for pods, W; None where it holds none back.
+    """
     curtailed = budget.nodes[outcome.curtailed]
     since = {one.node: one.since for one in stored.status.curtailed}
     now = rfc3339(now_s)
@@ -38,6 +52,7 @@ def status_of(
         measured_watts=round(outcome.measured_w, 1),
         worst_case_watts=round(outcome.worst_w, 1),
         headroom_watts=round(budget.limit_w - outcome.worst_w, 1),
+        pod_headroom_watts=None if pod_room_w is None else round(pod_room_w, 1),
         curtailed_nodes=int(curtailed.size),
         curtailed=tuple(
             CurtailedNode(nodes.names[index], round(limits_w[index], 1), since.get(nodes.names[index], now))
@@ -61,11 +76,19 @@ def status_matches(wanted: PowerBudgetStatus, stored: PowerBudgetStatus) -> bool
     exact = ("nodes", "curtailed_nodes", "limit_reason")
     return (
         same
+        and _room_close(wanted.pod_headroom_watts, stored.pod_headroom_watts, band_w)
         and all(getattr(wanted, name) == getattr(stored, name) for name in exact)
         and _contents(wanted) == _contents(stored)
         and _limits_close(wanted, stored, band_w)
         and _achieved(wanted) == _achieved(stored)
     )
+
+
+def _room_close(wanted: float | None, stored: float | None, band_w: float) -> bool:
+    """Whether pods may go by the stored room: also one of a few watts differs from none."""
+    if wanted is None or stored is None:
+        return wanted is stored
+    return abs(wanted - stored) <= band_w and (wanted < 0.0) == (stored < 0.0)
 
 
 def _achieved(status: PowerBudgetStatus) -> list[tuple[object, ...]]:

@@ -30,6 +30,9 @@ from joulie.adapters.kubernetes.api.v1alpha1.fields import (
     up_to,
 )
 
+MAX_BUDGETS = 32
+"""PowerBudgets that a twin names."""
+
 
 class Profile(StrEnum):
     """Power profile of a node; equal to `joulie.domain.policy.Profile`, which needs numpy."""
@@ -308,6 +311,7 @@ class NodeTwinStatus(JoulieStruct, frozen=True):
         reschedule_recommendations: workloads that should be moved to other nodes.
         gpu_slicing_recommendation: recommended sharing of the GPUs.
         planned: what would be done, on a node in observe mode; absent where the plan is applied.
+        power_budgets: PowerBudgets in force that cover the node.
         last_updated: time of the operator's last update.
         conditions: conditions of the node, such as Draining, and reasons for missing data.
     """
@@ -326,6 +330,7 @@ class NodeTwinStatus(JoulieStruct, frozen=True):
     reschedule_recommendations: Annotated[tuple[RescheduleRecommendation, ...], up_to(256)] = ()
     gpu_slicing_recommendation: GpuSlicingRecommendation | None = None
     planned: PlannedState | None = None
+    power_budgets: Annotated[tuple[Name, ...], up_to(MAX_BUDGETS)] = ()
     last_updated: Timestamp | None = None
     conditions: Conditions = ()
 

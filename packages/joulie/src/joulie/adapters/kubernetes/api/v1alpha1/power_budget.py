@@ -209,6 +209,9 @@ class PowerBudgetStatus(JoulieStruct, frozen=True):
         measured_watts: what they draw, W; a node without a fresh reading counts with its worst case.
         worst_case_watts: what they could draw under the limits in force, W.
         headroom_watts: limit less worst case, W; negative where the worst case exceeds the limit.
+        pod_headroom_watts: what is left for pods that need full power, W: limit less what nodes are expected to draw
+            with all nodes without such pods at their lowest limits. Pods wait where it does not suffice. Negative where
+            limits are not enough; absent in mode observe.
         curtailed_nodes: number of nodes that may draw less than they could.
         curtailed: those nodes, the first 64 by name; in mode observe, those that would be curtailed.
         reductions: what the events in the spec achieved, until they are removed from it.
@@ -222,6 +225,7 @@ class PowerBudgetStatus(JoulieStruct, frozen=True):
     measured_watts: Watts | None = None
     worst_case_watts: Watts | None = None
     headroom_watts: float | None = None
+    pod_headroom_watts: float | None = None
     curtailed_nodes: Count | None = None
     curtailed: Annotated[tuple[CurtailedNode, ...], up_to(MAX_CURTAILED)] = ()
     reductions: Annotated[
