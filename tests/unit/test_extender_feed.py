@@ -113,7 +113,7 @@ def test_hardware_as_load() -> None:
     kept = keep_hardware(msgspec.convert(hardware, NodeHardware))
     assert kept is not None
     node = keep_node(msgspec.convert({"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "191500m"}}}, Node))
-    expected = LoadFacts(191.5, 700.0, 750.0, "AMD", 8.0, gpu_idle_w=900.0)
+    expected = LoadFacts(191.5, 700.0, 750.0, "AMD", 8.0, gpu_idle_w=900.0, floor_w=0.0)
     assert load_facts(node, kept.content, BUILTIN_CATALOGUE) == expected
 
 
