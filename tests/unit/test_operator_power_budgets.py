@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from joulie.adapters.kubernetes import names
-from joulie.adapters.kubernetes.resources import NODE_TWINS, POWER_BUDGETS
+from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES, POWER_BUDGETS
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.domain.mode import Mode
 from support.operator_stage import play, until
@@ -24,12 +24,13 @@ async def fleet(stage):
     await stage.step()
 
 
-async def confirm(stage, *nodes, result="applied"):
+async def confirm(stage, *nodes, result="applied", boot=None):
     """Agents confirm the limits in the NodeTwins of some nodes; of all without names."""
     for name in nodes or FLEET:
         twin = await stage.twin(name)
         one = {"backend": "http", "result": result}
         report = {"cpu": one, "gpu": one, "observedGeneration": twin.metadata.generation}
+        report |= {} if boot is None else {"bootID": boot}
         body = {"status": {"controlStatus": report}}
         manager = names.AGENT_FIELD_MANAGER
         await stage.client.apply(NODE_TWINS, names.object_name(name), body, field_manager=manager, subresource="status")
@@ -221,6 +222,60 @@ def test_a_node_that_does_not_answer_counts_with_its_worst_case(tmp_path):
         await look(stage)
         assert await asked_sum_w(stage, FLEET[1:]) > rest_w
         assert await asked_sum_w(stage) <= 24_000.0
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
+def test_a_report_from_before_a_power_cut_confirms_nothing(tmp_path):
+    """Its limits went with the power; until its agent runs again, the node counts with its worst case."""
+
+    async def boot(stage, name, ident):
+        await stage.client.patch(NODES, name, {"status": {"nodeInfo": {"bootID": ident}}}, subresource="status")
+        await until(lambda: stage.view.node(name).boot_id == ident)
+
+    async def body(stage):
+        await fleet(stage)
+        for name in FLEET:
+            await boot(stage, name, "boot-1")
+        await create(stage, "hall", 22_000.0)
+        for _ in range(3):
+            await look(stage)
+            await confirm(stage, boot="boot-1")
+        await look(stage)
+        assert await enforced(stage, "hall") == ("True", "WorstCaseFits")
+        await boot(stage, "node-0", "boot-2")
+        await look(stage)
+        status = (await budget(stage, "hall")).status
+        assert status.worst_case_watts > 22_000.0, "nobody has set a limit in this boot"
+        await look(stage, 16.0)  # nor does anybody answer: the others give what it draws
+        await confirm(stage, *FLEET[1:], boot="boot-1")
+        await look(stage)
+        assert await asked_sum_w(stage, FLEET[1:]) <= 22_000.0 - FULL_W
+        assert (await budget(stage, "hall")).status.worst_case_watts <= 22_000.0
+        await confirm(stage, "node-0", boot="boot-2")
+        await look(stage)
+        assert (await budget(stage, "hall")).status.worst_case_watts < 22_000.0 - 1_000.0
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
+def test_an_agent_that_stopped_makes_the_others_give(tmp_path):
+    """It restores the limits that it found, and says so: what it was asked for before is not in force any more."""
+
+    async def body(stage):
+        await fleet(stage)
+        await create(stage, "hall", 22_000.0)
+        await settled(stage)
+        gone = {"status": {"controlStatus": {"cpu": {"backend": "http", "result": "applied"}}}}
+        await stage.client.apply(
+            NODE_TWINS, "node-0", gone, field_manager=names.AGENT_FIELD_MANAGER, subresource="status"
+        )
+        await stage.caught_up()
+        await look(stage)
+        await look(stage, 16.0)
+        await confirm(stage, *FLEET[1:])
+        await look(stage)
+        assert await asked_sum_w(stage, FLEET[1:]) <= 22_000.0 - FULL_W
 
     play(body, tmp_path, mode=Mode.ENFORCE)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -44,6 +45,7 @@ from joulie.apps.agent.reporting import Reporter
 from joulie.apps.agent.routing import Route, from_settings
 from joulie.apps.agent.settings import AgentSettings
 from joulie.domain.hardware import Catalogue
+from joulie.host_files import OS_FILES, boot_id
 from joulie.http_client import tls_context
 from joulie.program import logs, tracing
 from joulie.program.commands import Command, CommandGroup
@@ -117,7 +119,8 @@ async def serve(
             remote = RemoteNode(
                 name, endpoints.control, endpoints.power_w, settings.dvfs, simulate_only=settings.simulate_only
             )
-            reporter = Reporter(client, name, time.time)
+            boot = partial(_boot, settings.host_proc) if host is not None else lambda: None
+            reporter = Reporter(client, name, time.time, boot)
             return NodeAgent(
                 name,
                 host,
@@ -176,6 +179,14 @@ async def _using(host: Host | None) -> AsyncIterator[None]:
     finally:
         sampler.cancel()
         host.hold_gpus("the agent has stopped")
+
+
+def _boot(host_proc: Path) -> str | None:
+    """Id of the host's boot, as the kubelet reports it too; None where it cannot be read."""
+    try:
+        return boot_id(OS_FILES, host_proc)
+    except OSError:
+        return None
 
 
 def build_host(settings: AgentSettings, catalogue: Catalogue) -> Host:

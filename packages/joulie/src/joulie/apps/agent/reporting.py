@@ -62,13 +62,21 @@ class Reporter:
         client: Kubernetes API client.
         node_name: node name.
         now_epoch_s: wall clock, s since the epoch.
+        boot_id: returns the id of the host's boot; None where it is not known, and in pools.
     """
 
-    def __init__(self, client: KubeClient, node_name: str, now_epoch_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        node_name: str,
+        now_epoch_s: Callable[[], float],
+        boot_id: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._client = client
         self._node_name = node_name
         self._name = object_name(node_name)
         self._now_epoch_s = now_epoch_s
+        self._boot_id = boot_id
         self._writes: dict[str, _Write] = {}
 
     async def hardware(
@@ -115,6 +123,7 @@ class Reporter:
             gpu=self._result(known.gpu, results.gpu),
             observed_generation=results.generation,
             gpus=results.gpus,
+            boot_id=self._boot_id(),
         )
         if status == stored or not self._needs_write(field, (name, results), cached):
             return

@@ -14,6 +14,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     ConditionStatus,
     ControlOutcome,
     ControlResult,
+    ControlStatus,
     NodeHardware,
     NodePowerProfile,
     NodeTwin,
@@ -239,6 +240,11 @@ def _cap(watts: float | None, percent: float | None) -> Cap | None:
     if watts is None and percent is None:
         return None
     return Cap(100.0 if percent is None else percent, watts)
+
+
+def other_boot(control: ControlStatus, boot: str) -> bool:
+    """Whether a report is known to be from another boot of its node than `boot`; empty where that is not known."""
+    return bool(control.boot_id and boot) and control.boot_id != boot
 
 
 def reported_caps(twin: NodeTwin) -> ReportedCaps:

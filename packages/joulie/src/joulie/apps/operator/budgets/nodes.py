@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult, NodeTwin
-from joulie.apps.operator.facts import asked_caps, reported_caps
+from joulie.apps.operator.facts import asked_caps, other_boot, reported_caps
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.power.columns import sources_of
 from joulie.apps.operator.sources.catalogue import PROFILE_PROMETHEUS, STATIC, estimates
@@ -41,6 +41,8 @@ class _Confirmed:
         pending: whether the agent has yet to report about it.
         cpu_w: limit in force of one package, W; infinite for none.
         gpu_w: the same of one GPU.
+        asked_cpu_w: highest limit that was asked for since, W: its agent may have set it and not said so.
+        asked_gpu_w: the same of one GPU.
     """
 
     uid: str
@@ -49,6 +51,8 @@ class _Confirmed:
     pending: bool = True
     cpu_w: float = _NO_LIMIT_W
     gpu_w: float = _NO_LIMIT_W
+    asked_cpu_w: float = 0.0
+    asked_gpu_w: float = 0.0
 
 
 class LimitsOfNodes:
@@ -126,21 +130,29 @@ class LimitsOfNodes:
         if not node.limits_known:
             return None
         twin = self._view.twin_of(node.name)
-        confirmed = None if twin is None else self._confirm(node, twin, now_s)
         cpu_asked_w, gpu_asked_w = _asked(node, twin, asked)
+        cpu_set_w = gpu_set_w = _NO_LIMIT_W
+        if twin is not None:
+            confirmed = self._confirm(node, twin, now_s)
+            if not confirmed.pending:
+                confirmed.asked_cpu_w = confirmed.asked_gpu_w = 0.0
+            confirmed.asked_cpu_w = max(confirmed.asked_cpu_w, cpu_asked_w)
+            confirmed.asked_gpu_w = max(confirmed.asked_gpu_w, gpu_asked_w)
+            cpu_set_w = max(confirmed.cpu_w, confirmed.asked_cpu_w)
+            gpu_set_w = max(confirmed.gpu_w, confirmed.asked_gpu_w)
         control = None if twin is None else twin.status.control_status
         cpu, gpu = node.hardware.cpu, node.hardware.gpu
         cpu_w, gpu_w, _, _ = node.limits
         devices = (
             _device(
                 cpu.sockets * cpu.share, cpu.cap_range, cpu_w, None if control is None else control.cpu,
-                _NO_LIMIT_W if confirmed is None else confirmed.cpu_w, cpu_asked_w,
+                cpu_set_w, cpu_asked_w,
             ),
             NO_DEVICES
             if gpu is None
             else _device(
                 gpu.count, gpu.cap_range, gpu_w, None if control is None else control.gpu,
-                _NO_LIMIT_W if confirmed is None else confirmed.gpu_w, gpu_asked_w,
+                gpu_set_w, gpu_asked_w,
             ),
         )  # fmt: skip
         return NodeLimits(*devices, self._other_share * (cpu_w + gpu_w))
@@ -154,8 +166,14 @@ class LimitsOfNodes:
         if known.generation != generation:
             known.generation, known.since_s, known.pending = generation, now_s, True
         control = twin.status.control_status
-        lost = control is not None and control.observed_generation is None  # the agent has stopped
+        facts = self._view.node(node.name)
+        # The agent has stopped, or reported before a boot that has reset the limits.
+        lost = control is not None and (
+            control.observed_generation is None or other_boot(control, "" if facts is None else facts.boot_id)
+        )
         if node.not_ready_since_s is not None or lost:
+            if not known.pending:
+                known.pending, known.since_s = True, now_s
             known.cpu_w = known.gpu_w = _NO_LIMIT_W
         elif control is not None and control.observed_generation == generation:
             reported = reported_caps(twin)

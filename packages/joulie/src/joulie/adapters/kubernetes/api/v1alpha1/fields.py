@@ -11,7 +11,7 @@ import math
 from enum import StrEnum
 from typing import Annotated, NamedTuple
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from joulie.adapters.kubernetes.api.meta import ApiStruct
 from joulie.domain.quantities import InvalidQuantityError
@@ -207,9 +207,12 @@ class ControlStatus(JoulieStruct, frozen=True):
         observed_generation: generation of the NodeTwin whose caps the results are about. They say nothing about the
             caps of another generation. Absent where no spec was enforced: when an agent that stops restores the limits.
         gpus: GPUs of the node and their limits, by id.
+        boot_id: boot of the node in which they were measured, as `status.nodeInfo.bootID` of the Node has it. They say
+            nothing about another boot, which has reset the limits.
     """
 
     cpu: ControlResult | None = None
     gpu: ControlResult | None = None
     observed_generation: Count | None = None
+    boot_id: Annotated[str, Meta(extra_json_schema={"maxLength": 64})] | None = field(default=None, name="bootID")
     gpus: Annotated[tuple[GpuStatus, ...], up_to(64)] = ()
