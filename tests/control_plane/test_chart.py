@@ -53,6 +53,7 @@ PODS_OF = (*PROGRAMS, "agent-nvidia", "agent-amd")
 
 EVERYTHING: dict[str, Any] = {
     "mode": "enforce",
+    "operator": {"alerts": {"enabled": True, "tokenSecretName": "alertmanager", "tlsSecretName": "certificate"}},
     "namespace": {"create": True},
     "agent": {
         "kinds": {"nvidia": {"driverRoot": "/run/nvidia/driver"}},
@@ -515,7 +516,7 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "nodetwins.joulie.io": (*LIST_WATCH, "create", "patch", "delete"),
         "nodepowerprofiles/status.joulie.io": ("patch",),
         "nodetwins/status.joulie.io": ("patch",),
-        "powerbudgets.joulie.io": LIST_WATCH,
+        "powerbudgets.joulie.io": (*LIST_WATCH, "patch"),
         "powerbudgets/status.joulie.io": ("patch",),
         "powertrials.joulie.io": ("list",),
         "powertrials/status.joulie.io": ("patch",),
@@ -1315,7 +1316,9 @@ def test_everything_is_accepted(plane: LocalControlPlane) -> None:
         ("agent", False, "patch", {"resource": "nodes"}),
         ("agent", False, "list", {"resource": "pods"}),
         ("extender", True, "watch", {"group": "joulie.io", "resource": "nodetwins"}),
-        ("extender", False, "list", {"resource": "pods"}),
+        ("extender", True, "list", {"resource": "pods"}),
+        ("extender", False, "patch", {"resource": "pods"}),
+        ("extender", False, "patch", {"group": "joulie.io", "resource": "powerbudgets"}),
         ("simulator", True, "create", {"resource": "pods"}),
         ("cleanup", True, "patch", {"group": "coordination.k8s.io", "resource": "leases", "name": "joulie-operator"}),
         ("cleanup", False, "patch", {"group": "coordination.k8s.io", "resource": "leases", "name": "other"}),

@@ -103,9 +103,7 @@ class Joulie:
         }
         self.plane.configure_scheduler({"extenders": [extender | changes]})
 
-    def set_twin(
-        self, node: str, node_class: str, measured_w: float = 200.0, budgets: tuple[str, ...] = ()
-    ) -> None:
+    def set_twin(self, node: str, node_class: str, measured_w: float = 200.0, budgets: tuple[str, ...] = ()) -> None:
         """Write a node's twin and wait until the extender has it."""
         path = f"{TWINS}/{node}"
         spec = {"nodeName": node, "profile": "eco" if node_class == "eco" else "performance"}

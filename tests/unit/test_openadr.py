@@ -9,7 +9,7 @@ import pytest
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.resources import POWER_BUDGETS
 from joulie.adapters.openadr import FOREVER_S, PAGE, OpenAdr, OpenAdrError, duration_s
-from joulie.domain.capping.grid_events import GridEvent, merged, reduction_of
+from joulie.domain.capping.grid_events import GridEvent, merged, reduction_of, signal_at
 from joulie.domain.mode import Mode
 from support.operator_stage import play
 
@@ -97,7 +97,8 @@ def test_an_event_that_begins_now_and_one_without_an_end():
 @pytest.mark.parametrize(
     "wrong",
     [
-        event(payload="PRICE", values=(0.3,)),
+        event(payload="EXPORT_PRICE", values=(0.3,)),
+        event(payload="PRICE", values=(0.3,), units="THERM"),
         event(values=()),
         event(values=("much",)),
         event(values=(True,)),
@@ -185,6 +186,55 @@ def test_an_event_reduces_a_budget_by_its_level_or_to_its_limit():
     assert reduction_of(GridEvent("e", 0.0, 10.0, "IMPORT_CAPACITY_LIMIT", 2000.0), 1000.0, LEVELS) is None
     assert reduction_of(GridEvent("e", 0.0, 10.0, "IMPORT_CAPACITY_LIMIT", 0.0), 1000.0, LEVELS) is None
     assert reduction_of(GridEvent("e", 10.0, 10.0, "SIMPLE", 1), 1000.0, LEVELS) is None
+
+
+def test_price_and_ghg_are_signals_that_reduce_nothing_by_themselves():
+    hours = [
+        {"id": index, "payloads": [{"type": "PRICE", "values": [price]}]} for index, price in enumerate((-20, 310))
+    ]
+    dear = event("p", "PRICE", (), "MWH", intervals=hours)
+    found = Vtn([dear, event("g", "GHG", (412.5,), "GHG")]).read()
+    first_s = NOW_S + 30.0
+    assert found == [
+        GridEvent("openadr-p-0", first_s, first_s + 3600.0, "PRICE", -0.02),
+        GridEvent("openadr-p-1", first_s + 3600.0, first_s + 7200.0, "PRICE", 0.31),
+        GridEvent("openadr-g-0", first_s, first_s + 3600.0, "GHG", 412.5),
+    ]
+    assert [signal_at(found, "PRICE", at_s) for at_s in (NOW_S, first_s, first_s + 3600.0)] == [None, -0.02, 0.31]
+    assert signal_at(found, "GHG", first_s + 3599.0) == 412.5
+    assert [reduction_of(one, 1000.0, LEVELS) for one in found] == [None] * 3
+
+
+def test_a_budget_follows_the_price_of_the_vtn_and_never_rises_by_it(tmp_path):
+    async def body(stage):
+        await stage.add_node(
+            "node-0", **{names.HW_GPU_MODEL_LABEL: "NVIDIA-H100-80GB-HBM3", names.HW_GPU_COUNT_LABEL: "8"}
+        )
+        follow = {"signal": "price", "low": 0.1, "high": 0.3, "wattsAtHigh": 6000.0}
+        await stage.client.create(
+            POWER_BUDGETS, {"metadata": {"name": "hall"}, "spec": {"watts": 9000.0, "follow": follow}}
+        )
+        await stage.step()
+        budgets, now = stage.loop._budgets, {"start": "0000-00-00", "duration": "PT1H"}
+
+        async def limit_w(price):
+            vtn = Vtn([event(payload="PRICE", values=(price,), units="KWH", intervalPeriod=now)])
+            async with httpx2.AsyncClient(transport=httpx2.MockTransport(vtn)) as http:
+                budgets._demand_response._openadr = OpenAdr("https://vtn.test/vtn", "dr", http, lambda: stage.now_s)
+                stored = {key.name: one for key, one in stage.view.power_budgets.items()}
+                await budgets._demand_response.poll(stored, {})
+            budgets.decide()
+            return budgets._stored["hall"].limit
+
+        assert await limit_w(0.2) == (7500.0, "signal")
+        assert await limit_w(0.9) == (6000.0, "signal")
+        assert await limit_w(-0.4) == (9000.0, "spec")
+        assert await limit_w(0.2) == (7500.0, "signal")
+        stage.now_s += 3601.0  # the interval is over, and nothing newer was told
+        budgets.decide()
+        assert budgets._stored["hall"].limit == (9000.0, "spec"), "a signal that is unknown changes nothing"
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
 
 
 def test_a_cancelled_event_ends_now_and_one_that_is_over_stays_for_its_ramp():

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 import httpx2
 import msgspec
 
-from joulie.domain.capping.grid_events import IMPORT_CAPACITY_LIMIT, SIMPLE, GridEvent
+from joulie.domain.capping.grid_events import GHG, IMPORT_CAPACITY_LIMIT, PRICE, SIGNALS, SIMPLE, GridEvent
 from joulie.http_client import RequestError, fetch
 
 _T = TypeVar("_T")
@@ -37,7 +37,14 @@ _DURATION = re.compile(
     r"P(?:(\d+)Y)?(?:(\d+)M)?(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII
 )
 _SECONDS = (365 * 86400.0, 30 * 86400.0, 7 * 86400.0, 86400.0, 3600.0, 60.0, 1.0)
-_WATTS = {"KW": 1000.0, "W": 1.0, "MW": 1e6}
+_UNITS = {
+    SIMPLE: (1.0, {}),
+    IMPORT_CAPACITY_LIMIT: (1000.0, {"KW": 1000.0, "W": 1.0, "MW": 1e6}),
+    PRICE: (1.0, {"KWH": 1.0, "MWH": 1e-3}),
+    GHG: (1.0, {}),
+}
+"""Payloads that count: factor of a value without a unit, and of the units that are known. SIMPLE is a level, and GHG
+always in g/kWh."""
 
 
 class OpenAdrError(Exception):
@@ -134,19 +141,10 @@ class OpenAdr:
                 start_s = after_s  # intervals without a period of their own follow one another
             after_s = start_s + length_s
             for payload in interval.payloads:
-                value = payload.values[0] if payload.values else None
-                if payload.type not in (SIMPLE, IMPORT_CAPACITY_LIMIT) or isinstance(value, bool):
-                    continue
-                if not isinstance(value, int | float) or not math.isfinite(value) or value < 0.0 or length_s <= 0.0:
-                    continue
-                scale = 1.0
-                if payload.type == IMPORT_CAPACITY_LIMIT:
-                    unit = units.get(payload.type) or "KW"
-                    if unit not in _WATTS:
-                        continue
-                    scale = _WATTS[unit]
-                name = f"openadr-{event.id[:128]}-{interval.id}"
-                yield GridEvent(name, start_s, after_s, payload.type, float(value) * scale)
+                value = _value(payload, units.get(payload.type, ""))
+                if value is not None and length_s > 0.0:
+                    name = f"openadr-{event.id[:128]}-{interval.id}"
+                    yield GridEvent(name, start_s, after_s, payload.type, value)
 
     async def _get(self, path: str) -> bytes:
         status, body = await self._request("GET", self.url.rstrip("/") + path, await self._headers())
@@ -192,6 +190,19 @@ class OpenAdr:
             return msgspec.json.decode(body, type=kind)
         except msgspec.MsgspecError as error:
             raise OpenAdrError(f"unexpected answer: {error}") from error
+
+
+def _value(payload: _Payload, unit: str) -> float | None:
+    """The value of a payload in the units of `GridEvent`; None where it does not count, or cannot be understood."""
+    value = payload.values[0] if payload.values else None
+    if payload.type not in _UNITS or isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    # Prices may be negative.
+    if not math.isfinite(value) or (value < 0.0 and payload.type not in SIGNALS):
+        return None
+    usual, known = _UNITS[payload.type]
+    scale = usual if not unit or not known else known.get(unit)
+    return None if scale is None else float(value) * scale
 
 
 def duration_s(text: str) -> float:

@@ -70,6 +70,7 @@ GPU_LIMITS_FIELD_MANAGER = "joulie-gpu-limits"
 GPU_RANGE_FIELD_MANAGER = "joulie-gpu-range"
 TRIAL_FIELD_MANAGER = "joulie-trial"
 POWER_BUDGET_FIELD_MANAGER = "joulie-power-budget"
+ALERTS_FIELD_MANAGER = "joulie-alerts"
 SLEEP_FIELD_MANAGER = "joulie-sleep"
 CLEANUP_FIELD_MANAGER = "joulie-cleanup"
 CLASSIFIER_FIELD_MANAGER = CLASSIFIER

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import click
@@ -18,6 +19,7 @@ from joulie.adapters.hardware_yaml import catalogue_of
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.prometheus import PrometheusError
 from joulie.apps.operator import plugins
+from joulie.apps.operator.budgets.alerts import AlertReductions
 from joulie.apps.operator.loop import ControlLoop
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
@@ -26,7 +28,7 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.hardware import Catalogue
 from joulie.http_client import tls_context
 from joulie.program import logs, tracing
-from joulie.program.http import Probes, Server, observability_app, parse_address
+from joulie.program.http import Probes, Server, TlsFiles, observability_app, parse_address
 from joulie.program.leadership import lead
 from joulie.program.run import run, run_parts
 from joulie.program.settings import settings_options
@@ -50,6 +52,8 @@ def operator(settings: OperatorSettings) -> None:
         plugins.cooling_model(settings.cooling_model)
         catalogue = catalogue_of(settings.hardware_catalog)
         parse_address(settings.metrics_addr)
+        if settings.alerts_addr:
+            parse_address(settings.alerts_addr)
         settings.prometheus_auth.tls_context()
         tls_context(settings.sleep_switches_ca)
     except (OSError, ValueError, PrometheusError) as error:
@@ -74,12 +78,26 @@ async def serve(settings: OperatorSettings, catalogue: Catalogue, stop: asyncio.
         probes.add("caches", view.why_not_ready)
         app = metrics.power.reports.before(observability_app(probes, metrics.registry), time.time)
         clients = Clients(client, http, prometheus)
-        async with Server(app, parse_address(settings.metrics_addr)) as server:
+        async with Server(app, parse_address(settings.metrics_addr)) as server, _alerts(settings, client):
             _log.info("operator started", extra={"metrics_port": server.port, "policy": settings.policy_type})
             # The control loop ends first: it releases the lease, for which it still needs the client.
             lead = _lead(settings, catalogue, clients, view, wake, metrics)
             await run_parts(stop, {"caches": view.run(), "control loop": lead})
     _log.info("operator stopped")
+
+
+@asynccontextmanager
+async def _alerts(settings: OperatorSettings, client: KubeClient) -> AsyncIterator[None]:
+    """Answer Alertmanager's webhook meanwhile, if that is asked for."""
+    if not settings.alerts_addr or settings.alerts_token_file is None:
+        yield
+        return
+    app = AlertReductions(client, settings, settings.alerts_token_file, time.time).app
+    certificate, key = settings.alerts_certificate, settings.alerts_key
+    tls = None if certificate is None or key is None else TlsFiles(certificate, key)
+    async with Server(app, parse_address(settings.alerts_addr), tls=tls) as server:
+        _log.info("alerts reduce power budgets", extra={"port": server.port, "tls": tls is not None})
+        yield
 
 
 async def _lead(

@@ -1,4 +1,4 @@
-"""Events of a grid operator's demand response as reductions of a budget."""
+"""Events of a grid operator's demand response: reductions of a budget, and signals that it may follow."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from joulie.domain.units import InvalidQuantityError
 SIMPLE, IMPORT_CAPACITY_LIMIT = "SIMPLE", "IMPORT_CAPACITY_LIMIT"
 """OpenADR's payloads that reduce a budget: a level from 0 (normal) to 3, and a limit on what is drawn, here in W."""
 
+PRICE, GHG = "PRICE", "GHG"
+"""OpenADR's payloads that are signals: price of energy, currency/kWh, and marginal emissions, g/kWh."""
+SIGNALS = (PRICE, GHG)
+
 
 class GridEvent(NamedTuple):
     """An interval of an event.
@@ -20,7 +24,7 @@ class GridEvent(NamedTuple):
         start_s: start, s since the epoch.
         end_s: end, s since the epoch.
         payload: its type.
-        value: level, or W.
+        value: level, W, or that of the signal.
     """
 
     name: str
@@ -51,10 +55,22 @@ def reduction_of(event: GridEvent, base_w: float, simple_percent: Mapping[int, f
         return None
 
 
+def signal_at(events: Sequence[GridEvent], payload: str, now_s: float) -> float | None:
+    """The value of a signal at a time; of several intervals the highest, None without any.
+
+    Args:
+        events: in any order.
+        payload: one of `SIGNALS`.
+        now_s: time, s since the epoch.
+    """
+    values = [one.value for one in events if one.payload == payload and one.start_s <= now_s < one.end_s]
+    return max(values, default=None)
+
+
 def merged(known: Sequence[GridEvent], told: Sequence[GridEvent], now_s: float, ramp_s: float) -> list[GridEvent]:
     """The events that count after an answer: those in it, and those that are over but whose ramp is not.
 
-    An event that holds and is no longer told was cancelled: it ends now, along its ramp.
+    An event that holds and is no longer told was cancelled: it ends now, along its ramp. A signal has none.
 
     Args:
         known: events that counted before.

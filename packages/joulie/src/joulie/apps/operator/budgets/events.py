@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 
 from joulie.adapters.kubernetes.api.v1alpha1 import PowerBudget, ReductionStatus
@@ -19,7 +20,7 @@ from joulie.domain.capping.demand_response import (
     baseline_10_in_10,
     similar_days,
 )
-from joulie.domain.capping.grid_events import GridEvent, merged, reduction_of
+from joulie.domain.capping.grid_events import GridEvent, merged, reduction_of, signal_at
 from joulie.domain.capping.watts_in_force import RAMP_S, Reduction
 from joulie.domain.signal import Reading
 
@@ -27,6 +28,8 @@ POLL_S = 30.0
 """How often signals and baselines are looked at, s."""
 SIGNAL_STALE_S = 600.0
 """Age from which a signal is unknown, s."""
+VTN_STALE_S = 6 * 3600.0
+"""Age of the VTN's last answer from which its signals are unknown, s: it tells them ahead, by the day mostly."""
 METRIC = "joulie_operator_power_budget_measured_watts"
 _NO_PROMETHEUS = "no baseline: it needs PROMETHEUS_ADDRESS, where the power of past days is"
 _log = logging.getLogger(__name__)
@@ -54,12 +57,18 @@ class BudgetEvents:
         self._settings = settings
         self._now_s = now_s
         self._told: list[GridEvent] = []
+        self._told_s = -math.inf
+        self._vtn_signals: dict[str, str] = {}
         self._signals: dict[str, Reading] = {}
         self._courses: dict[tuple[str, str, float], Course] = {}
         self._baselines: dict[tuple[str, str, float], Baseline | str] = {}
 
     def signal(self, budget: str) -> float | None:
         """The value of a budget's signal; None where it is unknown."""
+        told = self._vtn_signals.get(budget)
+        if told is not None:
+            recent = self._now_s() - self._told_s <= VTN_STALE_S
+            return signal_at(self._told, told, self._now_s()) if recent else None
         reading = self._signals.get(budget)
         return reading.value if reading is not None and self._now_s() - reading.time_s <= SIGNAL_STALE_S else None
 
@@ -129,12 +138,14 @@ class BudgetEvents:
             except OpenAdrError as error:
                 _log.warning("VTN not read: the events that are known stay", extra={"error": str(error)})
             else:
-                self._told = merged(self._told, told, self._now_s(), RAMP_S)
+                self._told, self._told_s = merged(self._told, told, self._now_s(), RAMP_S), self._now_s()
+        follows = {name: one.spec.follow for name, one in stored.items() if one.spec.follow is not None}
+        self._vtn_signals = {name: one.signal.upper() for name, one in follows.items() if one.signal is not None}
         if self._prometheus is None:
             return
-        for name, budget in stored.items():
-            if budget.spec.follow is not None:
-                await self._read_signal(self._prometheus, name, budget.spec.follow.query)
+        for name, follow in follows.items():
+            if follow.query is not None:
+                await self._read_signal(self._prometheus, name, follow.query)
         self._signals = {name: found for name, found in self._signals.items() if name in stored}
         for name, one in budgets.items():
             for event in one.reductions:

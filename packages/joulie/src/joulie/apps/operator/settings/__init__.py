@@ -313,6 +313,10 @@ class OperatorSettings(
         super().__post_init__()
         if self.gpu_limits and not self.prometheus_address:
             raise ValueError("GPU_LIMITS needs PROMETHEUS_ADDRESS: power and progress of jobs are read there")
+        if self.alerts_addr and self.alerts_token_file is None:
+            raise ValueError("ALERTS_ADDR needs ALERTS_TOKEN_FILE: nobody else may reduce power budgets")
+        if (self.alerts_certificate is None) != (self.alerts_key is None):
+            raise ValueError("ALERTS_TLS_CERT_FILE and ALERTS_TLS_KEY_FILE go together: give both or neither")
         if self.reconcile_interval_s > self.twin_staleness_s / 2.0:
             raise ValueError(
                 f"RECONCILE_INTERVAL ({self.reconcile_interval_s:g} s) must be at most half of "

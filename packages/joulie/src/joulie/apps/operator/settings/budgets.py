@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulie.settings import duration, listed, path, percentage, text
+from joulie.settings import duration, listed, number, path, percentage, text
 
 
 def _levels(value: str) -> Mapping[int, float]:
@@ -56,3 +56,32 @@ class PowerBudgetSettings:
         "OPENADR_CLIENT_ID", "", "Client id of this VEN; empty for a VTN without authentication."
     )
     openadr_secret_file: Path | None = path("OPENADR_CLIENT_SECRET_FILE", None, "File with its client secret.")
+    alerts_addr: str = text(
+        "ALERTS_ADDR", "", "Address at which Alertmanager's webhook is answered, such as :8443; empty for none."
+    )
+    alerts_token_file: Path | None = path(
+        "ALERTS_TOKEN_FILE", None, "File with the bearer token that Alertmanager sends; needed with ALERTS_ADDR."
+    )
+    alerts_budgets: tuple[str, ...] = text(
+        "ALERTS_BUDGETS",
+        "",
+        "PowerBudgets that alerts reduce, separated by commas; an alert's label joulie_power_budget picks one.",
+        to=listed,
+    )
+    alerts_reduce_pct: float = number(
+        "ALERTS_REDUCE_PCT",
+        "20",
+        "By how much an alert reduces a budget, %; its label joulie_reduce_percent may ask for less.",
+        minimum=1.0,
+        maximum=90.0,
+    )
+    alerts_hold_s: float = duration(
+        "ALERTS_HOLD",
+        "5h",
+        "How long an alert reduces after its last notification; longer than Alertmanager's repeat_interval.",
+        minimum=60.0,
+    )
+    alerts_certificate: Path | None = path(
+        "ALERTS_TLS_CERT_FILE", None, "Certificate chain (PEM): serve the webhook by HTTPS; reloaded when it changes."
+    )
+    alerts_key: Path | None = path("ALERTS_TLS_KEY_FILE", None, "Private key of the certificate (PEM).")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, ClassVar
 
 from msgspec import Meta, field
@@ -75,22 +76,34 @@ class ScheduleWindow(JoulieStruct, frozen=True):
     days: Days | None = None
 
 
+class VtnSignal(StrEnum):
+    """Signal that an OpenADR VTN tells."""
+
+    PRICE = "price"
+    GHG = "ghg"
+
+
 class FollowSpec(JoulieStruct, frozen=True):
     """A signal that the limit follows: it falls from `watts` to `wattsAtHigh` while the signal rises.
 
     Attributes:
         query: PromQL of the signal, which has one series, such as the metric of carbon intensity of one zone.
+        signal: signal of the VTN in the operator's OPENADR_URL instead: price (currency/kWh), or ghg (g/kWh).
         low: value up to which `watts` hold.
         high: value from which `wattsAtHigh` hold.
         watts_at_high: limit there, W.
     """
 
-    rules: ClassVar[tuple[Rule, ...]] = (Rule("self.low < self.high", "low must be below high"),)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("self.low < self.high", "low must be below high"),
+        Rule("has(self.query) != has(self.signal)", "either query or signal is needed"),
+    )
 
-    query: Text
     low: float
     high: float
     watts_at_high: CapWatts
+    query: Text | None = None
+    signal: Annotated[str, one_of(VtnSignal)] | None = None
 
 
 class ReductionSpec(JoulieStruct, frozen=True):
