@@ -25,7 +25,7 @@ from joulie.domain.capping.watts_in_force import Reduction, WattsInForce
 EVENT = Reduction("evening", 1.8e9, 1.8e9 + 3600.0, 800.0)
 HALL = PowerBudget(
     metadata=ObjectMeta(name="hall"),
-    spec=PowerBudgetSpec(watts=1000.0, follow=FollowSpec("carbon", 100.0, 400.0, 500.0)),
+    spec=PowerBudgetSpec(watts=1000.0, follow=FollowSpec(query="carbon", low=100.0, high=400.0, watts_at_high=500.0)),
 )
 IN_FORCE = StoredBudget(Budget("hall", 1000.0, np.arange(2)), WattsInForce(1000.0, "spec"), (EVENT,))
 
