@@ -372,3 +372,20 @@ def test_whole_requests_are_answered(fleet: Fleet, occupancy: Occupancy) -> None
     body = json.dumps({"Pod": msgspec.to_builtins(raw_pod()), "Nodes": None, "NodeNames": ["a", "b"]}).encode()
     answer = answers.prioritize(body, fleet.view(NOW_S), lambda _pod: ProfileFacts(), Rankings())
     assert json.loads(answer)[1] == {"Host": "b", "Score": 10}
+
+
+def test_minutes_are_shorter_where_time_is_simulated_faster() -> None:
+    """240 times as fast, a quarter of a second is a minute: of ages, of ends and of what is learned from them."""
+    occupancy = Occupancy(minute_s=0.25)
+    occupancy.set_pod("a", placed(stated_min=30.0), NOW_S)
+    occupancy.refresh(NOW_S + 2.5)
+    assert busy_min(occupancy, "n", NOW_S + 2.5) == pytest.approx(20.0)
+    for number in range(200):
+        occupancy.set_pod(number, placed(), NOW_S)
+        occupancy.set_pod(number, None, NOW_S + 3.0)
+    occupancy.refresh(NOW_S + 12.5)
+    life = placed().life
+    assert life is not None
+    assert occupancy.duration_min(life, None) == pytest.approx(12.0, rel=0.05)
+    occupancy.set_pod("a", None, NOW_S + 5.0)
+    assert busy_min(occupancy, "n", NOW_S + 6.0) == -4.0

@@ -22,6 +22,7 @@ from joulie.apps.extender.server import Extender
 from joulie.apps.extender.settings import ExtenderSettings
 from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.hardware import Catalogue
+from joulie.domain.quantities import SECONDS_PER_MINUTE
 from joulie.domain.scoring.marginal_energy import ScoringAim
 from joulie.domain.scoring.occupancy import Occupancy
 from joulie.domain.scoring.shared_gpus import SharedGpus
@@ -74,7 +75,8 @@ async def serve(
         profiles: hardware profiles with the default PUEs.
     """
     registry = CollectorRegistry()
-    occupancy = Occupancy() if settings.scoring is ScoringAim.MARGINAL else None
+    minute_s = SECONDS_PER_MINUTE / settings.time_scale
+    occupancy = Occupancy(minute_s) if settings.scoring is ScoringAim.MARGINAL else None
     shared = SharedGpus() if settings.scoring is ScoringAim.FRUGAL else None
     power = PowerRoom() if settings.pods_wait_for_power else None
     fleet = Fleet(

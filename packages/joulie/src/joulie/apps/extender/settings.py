@@ -65,6 +65,14 @@ class ExtenderSettings(ModeSettings, ServerSettings):
         True,
         "Keep pods waiting where a PowerBudget has no watts left for them. Watches pods from the first PowerBudget on.",
     )
+    time_scale: float = number(
+        "SIM_TIME_SCALE",
+        "1",
+        "Simulated seconds a second, where nodes are simulated faster than in real time: the durations that marginal "
+        "learns are then those of simulated time.",
+        minimum=0.01,
+        maximum=10_000.0,
+    )
     min_confidence: float = number(
         "CLASSIFY_MIN_CONFIDENCE",
         "0.5",

@@ -16,7 +16,7 @@ from joulie.domain.lifetimes import LifeTables
 from joulie.domain.quantities import SECONDS_PER_MINUTE, finite_number
 from joulie.domain.scoring.energy import EnergyPolicy
 from joulie.domain.scoring.marginal_placement import busy_or_idle_min
-from joulie.domain.units import FloatArray
+from joulie.domain.units import FloatArray, positive
 
 _MILLI = 1000
 _POLICY = EnergyPolicy()
@@ -95,13 +95,17 @@ class OccupancyView:
 class Occupancy:
     """The pods of all nodes, and what is learned from their ends. Used from one event loop only.
 
+    Args:
+        minute_s: length of a minute, s; shorter where nodes are simulated faster than in real time.
+
     Attributes:
         index: index by name of the nodes that have or had pods; `NO_PODS` stands for all others.
         index_changes: changes so far of `index`.
         lifetimes: what is known of durations.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, minute_s: float = SECONDS_PER_MINUTE) -> None:
+        self._minute_s = positive("minute_s", minute_s)
         self.index: dict[str, int] = {}
         self.index_changes = 0
         self._n_nodes = NO_PODS + 1
@@ -150,7 +154,7 @@ class Occupancy:
         running = np.flatnonzero(self._places[_ROW] >= 0)
         nodes, rows = self._places[:, running]
         started_s, stated_min = self._times_of_pods[:, running]
-        ages_min = np.maximum(0.0, (now_s - started_s) / SECONDS_PER_MINUTE)
+        ages_min = np.maximum(0.0, (now_s - started_s) / self._minute_s)
         if abs(now_s - self._learned_s) >= LEARN_S:
             self.lifetimes.update(rows, ages_min)
             self._learned_s = now_s
@@ -158,7 +162,7 @@ class Occupancy:
         stated_left_min = stated_min - ages_min
         left_min = np.where(stated_left_min > 0.0, stated_left_min, self.lifetimes.remaining_min(rows, ages_min))
         self._times_s[_BUSY_UNTIL] = -np.inf
-        np.maximum.at(self._times_s[_BUSY_UNTIL], nodes, now_s + left_min * SECONDS_PER_MINUTE)
+        np.maximum.at(self._times_s[_BUSY_UNTIL], nodes, now_s + left_min * self._minute_s)
 
     def view(self, now_s: float) -> OccupancyView:
         """What pods have requested by node, and for how long nodes are expected to be up."""
@@ -166,7 +170,7 @@ class Occupancy:
         milli_cores, milli_gpus, n_jobs, _ = self._sums[:, :n_nodes]
         empty_since_s, busy_until_s = self._times_s[:, :n_nodes]
         empty_min, busy_min = (
-            np.maximum(0.0, seconds / SECONDS_PER_MINUTE) for seconds in (now_s - empty_since_s, busy_until_s - now_s)
+            np.maximum(0.0, seconds / self._minute_s) for seconds in (now_s - empty_since_s, busy_until_s - now_s)
         )
         up_min = busy_or_idle_min(busy_min, empty_min, n_jobs)
         return OccupancyView(milli_cores / _MILLI, milli_gpus / _MILLI, up_min)
@@ -182,7 +186,7 @@ class Occupancy:
             self._places[:, slot] = index, self.lifetimes.started(pod.life, pod.life.group)
             started_s = now_s if pod.started_s is None else pod.started_s
             self._times_of_pods[:, slot] = started_s, np.nan if pod.stated_min is None else pod.stated_min
-            expected_s = now_s + self.duration_min(pod.life, pod.stated_min) * SECONDS_PER_MINUTE
+            expected_s = now_s + self.duration_min(pod.life, pod.stated_min) * self._minute_s
             self._times_s[_BUSY_UNTIL, index] = max(expected_s, self._times_s[_BUSY_UNTIL, index])
         self._pods[key] = slot, pod
         self._count(index, pod, +1)
@@ -198,7 +202,7 @@ class Occupancy:
             self.forget(pod.node)
 
     def _end(self, slot: int, index: int, now_s: float, *, ended: bool) -> None:
-        lifetime_min = max(0.0, now_s - self._times_of_pods[0, slot]) / SECONDS_PER_MINUTE
+        lifetime_min = max(0.0, now_s - self._times_of_pods[0, slot]) / self._minute_s
         self.lifetimes.ended(int(self._places[_ROW, slot]), lifetime_min if ended else None)
         if self._sums[_JOBS, index] == 0:
             self._times_s[:, index] = now_s, -np.inf
