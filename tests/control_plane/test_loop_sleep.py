@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from joulie.adapters.kubernetes import names
 from joulie_lab.control_plane import LocalControlPlane, wait_for
+from joulie_lab.control_plane.components import Network
+from joulie_lab.control_plane.power_switches import ANNOTATION, PowerSwitches
 from support.loop import CPU_ONLY, PATIENCE_S, Json, Loop, node, pod
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
@@ -41,13 +46,13 @@ def await_states(loop: Loop, **wanted: str) -> None:
     wait_for(reached, PATIENCE_S, f"nodes are {wanted}")
 
 
-def await_event(loop: Loop, about: str, reason: str, message: str) -> None:
-    """Wait for the only event of a reason about a pod: events are written beside the loop, not in it."""
+def await_events(loop: Loop, about: str, reason: str, *messages: str) -> None:
+    """Wait for the events of a reason about a pod: events are written beside the loop, not in it."""
 
     def told() -> bool:
         events = loop.get(f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={about}")["items"]
-        found = [one["message"] for one in events if one["reason"] == reason]
-        assert found == [message], found
+        found = sorted(one["message"] for one in events if one["reason"] == reason)
+        assert found == sorted(messages), found
         return True
 
     wait_for(told, PATIENCE_S, f"pod {about} is told {reason}")
@@ -69,7 +74,7 @@ def test_nodes_that_nobody_needs_sleep_and_a_pod_wakes_one(plane: LocalControlPl
     loop.create(pod("large", requests={"cpu": "200"}))
     assert loop.await_placed("large") == "n2"
     await_states(loop, n2="", n3="asleep")
-    await_event(loop, "large", "WaitsForNode", "n2 is being woken for it")
+    await_events(loop, "large", "WaitsForNode", "n2 is being woken for it")
 
     operator.process.kill()
     loop.delete_pods("large")
@@ -82,3 +87,35 @@ def test_nodes_that_nobody_needs_sleep_and_a_pod_wakes_one(plane: LocalControlPl
     assert "taints" not in stored(loop, "n2")["spec"]
     assert stored(loop, "n3")["spec"]["taints"] == [DEDICATED]
     assert loop.refused() == []
+
+
+def test_a_node_with_a_power_switch_is_off_while_it_sleeps_and_boots_for_a_pod(
+    start_control_plane: Callable[..., LocalControlPlane], tmp_path: Path
+) -> None:
+    """Redfish over HTTPS, a kubelet that falls silent, and a boot with a name of its own."""
+    plane = start_control_plane(network=Network(switched_nodes=True), audit=True)
+    loop = Loop(plane, "mode=enforce", "operator.settings.SLEEP=enforce")
+    plane.create_nodes(node(name, CPU_ONLY, annotations=ANNOTATION) for name in ("n1", "n2"))
+    loop.create(pod("busy", on="n1", requests={"cpu": "300"}))
+    assert loop.await_placed("busy") == "n1"
+    switches = PowerSwitches(plane, ["n1", "n2"], boot_s=1.0)
+    with switches.serving():
+        file, authority = switches.write_file(tmp_path / "switches.yaml"), plane.authority.certificate
+        loop.start_operator(**SLEEP, SLEEP_SWITCHES=str(file), SLEEP_SWITCHES_CA=str(authority))
+        await_states(loop, n1="", n2="asleep")
+        wait_for(lambda: ready(loop, "n2") == "Unknown", PATIENCE_S, "n2 is switched off")
+        assert ready(loop, "n1") == "True"
+
+        loop.create(pod("large", requests={"cpu": "200"}))
+        assert loop.await_placed("large") == "n2"
+        await_states(loop, n1="", n2="")
+        assert [on for _, on in switches.machines["n2"].switched] == [True, False, True]
+        assert stored(loop, "n2")["status"]["nodeInfo"]["bootID"] == "n2-2"
+        await_events(loop, "large", "WaitsForNode", "n2 is being woken for it", "n2 is waking")
+    assert loop.refused() == []
+
+
+def ready(loop: Loop, name: str) -> str:
+    """Whether a node is ready, as it says."""
+    conditions = stored(loop, name)["status"]["conditions"]
+    return str(next(one["status"] for one in conditions if one["type"] == "Ready"))

@@ -56,7 +56,12 @@ L40S = Family("Intel-Xeon-Gold-6530", 2, 64, 512, "NVIDIA-L40S", 4)
 
 
 def node(
-    name: str, family: Family, *, labels: Mapping[str, str] | None = None, taints: Sequence[Mapping[str, str]] = ()
+    name: str,
+    family: Family,
+    *,
+    labels: Mapping[str, str] | None = None,
+    taints: Sequence[Mapping[str, str]] = (),
+    annotations: Mapping[str, str] | None = None,
 ) -> Json:
     """A managed node of a family; its labels say what hardware it has."""
     hardware = {names.HW_CPU_MODEL_LABEL: family.cpu_model, names.HW_CPU_SOCKETS_LABEL: str(family.sockets)}
@@ -69,6 +74,7 @@ def node(
         labels={names.MANAGED_LABEL: "true", **hardware, **(labels or {})},
         allocatable=allocatable,
         taints=taints,
+        annotations=annotations,
     )
 
 

@@ -65,11 +65,13 @@ class Network:
         address: IP address that it listens on; where kubelets run, one that their pods reach.
         service_ranges: address ranges of the Services, at most one of each family.
         real_nodes: whether kubelets join: they are authorized as nodes and watched for failures.
+        switched_nodes: whether simulated nodes may be off: KWOK then runs their pods, and leaves their status alone.
     """
 
     address: str = LOOPBACK
     service_ranges: tuple[str, ...] = ("10.0.0.0/24",)
     real_nodes: bool = False
+    switched_nodes: bool = False
 
     @property
     def server_hosts(self) -> list[str]:
@@ -210,13 +212,22 @@ def scheduler_configuration(layout: Layout, given: Mapping[str, Any]) -> dict[st
     }
 
 
+_MAKES_READY = "node-fast-node-initialize"
+"""Stage of KWOK that makes every node ready that is not."""
+
+
 def kwok(layout: Layout, port: int) -> list[str]:
     """Return the command line of kwok, which simulates all nodes and the pods on them."""
+    stages = [
+        stage
+        for stage in layout.binaries[STAGES].glob("*.yaml")
+        if not (layout.network.switched_nodes and stage.stem == _MAKES_READY)
+    ]
     return [
         str(layout.binaries["kwok"]),
         f"--kubeconfig={layout.kubeconfig('kwok')}",
         "--manage-all-nodes",
-        *(f"--config={stage}" for stage in sorted(layout.binaries[STAGES].glob("*.yaml"))),
+        *(f"--config={stage}" for stage in sorted(stages)),
         # Renewing each node's Lease every ten seconds would be the main load of a large idle cluster, for no use.
         "--node-lease-duration-seconds=0",
         f"--server-address=127.0.0.1:{port}",

@@ -43,22 +43,25 @@ class Program:
 class Site:
     """A control plane with a scenario's nodes, and the programs that are started on it."""
 
-    def __init__(self, plane: LocalControlPlane, chart: Path) -> None:
+    def __init__(self, plane: LocalControlPlane, chart: Path, *values: str) -> None:
         """Install the ServiceAccounts and rights that the chart grants to the programs.
 
         Args:
             plane: a control plane that has been started.
             chart: folder of Joulie's chart.
+            values: values of the chart on which rights depend, each as ``path=value``.
         """
         self.plane = plane
         self._programs: dict[str, Program] = {}
         self._read_bytes: dict[str, int] = {}
         self._http = httpx2.Client(timeout=_TIMEOUT_S, trust_env=False)
-        install_rights(plane, render(plane, chart))
+        install_rights(plane, render(plane, chart, *values))
 
-    def add_cluster(self, nodes: Sequence[SimNode], namespaces: set[str]) -> None:
-        """Create the nodes, and the namespaces of the jobs other than `default`."""
-        self.plane.create_nodes(node_object(node) for node in nodes)
+    def add_cluster(
+        self, nodes: Sequence[SimNode], namespaces: set[str], annotations: Mapping[str, str] | None = None
+    ) -> None:
+        """Create the nodes, with annotations, and the namespaces of the jobs other than `default`."""
+        self.plane.create_nodes(node_object(node, annotations) for node in nodes)
         for name in sorted(namespaces - {"default"}):
             self.plane.kubectl("create", "namespace", name)
 
@@ -149,7 +152,7 @@ class Site:
         return whole.decode(errors="replace")
 
 
-def node_object(node: SimNode) -> dict[str, Any]:
+def node_object(node: SimNode, annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
     """KWOK node object for a node of a scenario."""
     allocatable = {
         "cpu": f"{round(node.spec.cores * 1000)}m",
@@ -158,7 +161,7 @@ def node_object(node: SimNode) -> dict[str, Any]:
     }
     if node.spec.gpus:
         allocatable[node.gpu_resource] = str(node.spec.gpus)
-    return kwok_node(node.name, labels=node.labels, allocatable=allocatable)
+    return kwok_node(node.name, labels=node.labels, allocatable=allocatable, annotations=annotations)
 
 
 def _is_settled(twin: Mapping[str, Any]) -> bool:
