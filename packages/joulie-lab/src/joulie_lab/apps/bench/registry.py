@@ -26,6 +26,7 @@ SUMMARIES = {
     "native": "CPU time of native runs, and its growth with jobs and nodes",
     "replay": "replay of a recorded week of a plant with hidden differences: its error, its forecast, and its speed",
     "sleep": "what sleeping nodes do to pods in random courses of faults",
+    "marginal-cluster": "marginal placement with nodes that sleep, natively and on a real control plane, at equal work",
     "trials": "how often the interval of a trial holds the truth, under what disturbs trials",
     "live-trial": "a PowerTrial on a real control plane, faster than the clock, against the saving that is true",
     "traces": "energy savings of caps and policies at equal work, split by cause",
@@ -33,8 +34,8 @@ SUMMARIES = {
 """What each benchmark measures, by name."""
 PAGES = (
     *("backtest", "capping", "deferral", "equal-work", "feeds", "fidelity", "limits", "live-limits", "live-trial"),
-    *("lives", "native", "openb", "openb-cluster", "operator-step", "owners", "parity", "place", "power-estimate"),
-    *("rack", "replay", "sleep", "traces", "trials"),
+    *("lives", "marginal-cluster", "native", "openb", "openb-cluster", "operator-step", "owners", "parity", "place"),
+    *("power-estimate", "rack", "replay", "sleep", "traces", "trials"),
 )
 """Benchmarks with a documentation page that is generated from their committed result."""
 
