@@ -42,7 +42,7 @@ PRODUCT = {
         "grid webhook",
         "nodes annotate",
     ),
-    *("grid best", "grid wait", "ledger", "ledger close", "ledger correct"),
+    *("grid best", "grid wait", "ledger", "ledger check", "ledger close", "ledger correct"),
     *("ledger corrections", "ledger export", "ledger report", "ledger verify"),
 }
 """Every command of `joulie`, groups too."""
