@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
+from joulie.program.numbers import FiniteRange
 from joulie_lab.apps.bench.figures import horizontal_bars, panels, title
 from joulie_lab.apps.bench.report import Page, Report, Table
 from joulie_lab.apps.bench.run import PATH, benchmark, tell
@@ -113,19 +114,21 @@ PAGE = Page(MarginalClusterResult, "experiments/marginal-cluster.md", _page, {"i
 
 
 @benchmark("marginal-cluster", REPORT)
-@click.option("--time-scale", type=click.FloatRange(1.0), default=240.0, show_default=True, help="Simulated over real.")
-@click.option("--courses", type=PATH, help="Keep what came of each day here; what is there is not played again.")
+@click.option("--time-scale", type=FiniteRange(1.0), default=240.0, show_default=True, help="Simulated over wall time.")
+@click.option("--courses", type=PATH, help="Folder for what came of each day; a day that is there is not played again.")
 @click.option(
     "--placement",
     type=click.Choice([way.value for way in Way]),
     multiple=True,
     help="Placement to play on the control plane.  [default: all]",
 )
-@click.option("--logs", type=PATH, help="Keep the programs' logs in this folder.")
+@click.option("--logs", type=PATH, help="Folder for the logs of the programs, which are kept.")
 def marginal_cluster(
     *, small: bool, time_scale: float, courses: Path | None, placement: tuple[str, ...], logs: Path | None
 ) -> MarginalClusterResult:
     """Let marginal placement and sleeping nodes run a day natively and on a control plane."""
+    for folder in filter(None, (courses, logs)):
+        folder.mkdir(parents=True, exist_ok=True)  # rather than fail when the first day is over
     of = _plan(model.SEED, small=small)
     chosen = [] if small else [Way(name) for name in placement] or list(Way)
     played = {way: _day(of, way, time_scale, courses, logs) for way in chosen}
@@ -173,6 +176,5 @@ def _kept(courses: Path | None, name: str, play_it: Callable[[], tuple[Course, P
         return Course(**course | counts), Pace(**{name: float(value) for name, value in pace.items()})
     played, pace_of = play_it()
     if kept is not None:
-        kept.parent.mkdir(parents=True, exist_ok=True)
         np.savez(kept, **vars(played), **asdict(pace_of))
     return played, pace_of
