@@ -186,7 +186,7 @@ def test_a_day_that_is_kept_is_not_played_again(tmp_path):
         plays.append(1)
         return course, Pace(72.0, 5.0, 240.0, 3.0)
 
-    kept = [_kept(tmp_path / "courses", "day", play_it) for _ in range(3)]
+    kept = [_kept(tmp_path, "day", play_it) for _ in range(3)]
     assert len(plays) == 1
     for found, pace in kept:
         assert pace == Pace(72.0, 5.0, 240.0, 3.0)
