@@ -76,6 +76,7 @@ def body_of(kind: CustomKind, variant: int) -> dict[str, Any]:
         spec = parts["spec"]
         spec["breaker"]["ratedWatts"] = spec["watts"]
         spec["follow"]["high"] = spec["follow"]["low"] + 1
+        del spec["follow"][("query", "signal")[variant // 2 % 2]]
         for reduction in spec["reductions"]:
             del reduction[("watts", "reducePercent")[variant % 2]]
             reduction["end"] = "2026-03-13T13:00:00Z"

@@ -256,8 +256,12 @@ def test_g7_a_service_is_not_deferred_while_it_is_recreated(site: Site) -> None:
     (first,) = here.await_bound("service-")
 
     site.maps.values[zone] = DIRTY
-    here.create(pod("waits", in_zone(zone)))
-    here.await_held("waits")  # so the controller knows
+    for number in range(30):  # until the controller has asked again, after which it holds what comes
+        here.create(pod(f"probe-{number:02}", in_zone(zone)))
+        here.await_decided(f"probe-{number:02}")
+        if gates(here.pod(f"probe-{number:02}")):
+            break
+    here.await_held(f"probe-{number:02}")
     change = {"spec": {"template": {"metadata": {"annotations": {"example.com/version": "2"}}}}}
     site.plane.kubectl("patch", "deployment", "service", "-n", here.name, "-p", json.dumps(change))
 
