@@ -259,27 +259,6 @@ def test_a_report_from_before_a_power_cut_confirms_nothing(tmp_path):
     play(body, tmp_path, mode=Mode.ENFORCE)
 
 
-def test_an_agent_that_stopped_makes_the_others_give(tmp_path):
-    """It restores the limits that it found, and says so: what it was asked for before is not in force any more."""
-
-    async def body(stage):
-        await fleet(stage)
-        await create(stage, "hall", 22_000.0)
-        await settled(stage)
-        gone = {"status": {"controlStatus": {"cpu": {"backend": "http", "result": "applied"}}}}
-        await stage.client.apply(
-            NODE_TWINS, "node-0", gone, field_manager=names.AGENT_FIELD_MANAGER, subresource="status"
-        )
-        await stage.caught_up()
-        await look(stage)
-        await look(stage, 16.0)
-        await confirm(stage, *FLEET[1:])
-        await look(stage)
-        assert await asked_sum_w(stage, FLEET[1:]) <= 22_000.0 - FULL_W
-
-    play(body, tmp_path, mode=Mode.ENFORCE)
-
-
 def test_nodes_that_report_blocked_are_charged_in_full(tmp_path):
     async def body(stage):
         await fleet(stage)

@@ -169,7 +169,7 @@ class _Driver:
         return known if family and family[0] not in name.upper() else name
 
     def _pci_id(self, file: Path) -> str | None:
-        """A PCI device id, empty if there is no such file; None if it cannot be read: the kernel's is never empty."""
+        """A PCI device id; empty without such a file, None if the file holds no id, as the kernel's always does."""
         if not self.files.exists(file):
             return ""
         number = (read_text(self.files, file) or "").lower()
