@@ -169,7 +169,7 @@ class _Driver:
         return known if family and family[0] not in name.upper() else name
 
     def _pci_id(self, file: Path) -> str | None:
-        """A PCI device id; empty without such a file, None if the file holds no id, as the kernel's always does."""
+        """A PCI device id; empty without such a file, None if it holds anything else, which the kernel never writes."""
         if not self.files.exists(file):
             return ""
         number = (read_text(self.files, file) or "").lower()
