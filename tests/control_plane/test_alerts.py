@@ -44,6 +44,7 @@ USED = 'joulie_energy_budget_used_ratio{namespace="ml",budget="daily"}'
 UNTIL = "joulie_ledger_accounted_until_timestamp_seconds"
 FAILED, FINE = (f'joulie_accounting_cycles_total{{result="{result}"}}' for result in ("error", "ok"))
 FAIL_OPEN = 'apiserver_admission_webhook_fail_open_count{name="pods.grid.joulie.io",type="admit"}'
+NOT_PAYING = "joulie_operator_holdout_stopped_paying_workloads"
 TRIALS = 'joulie_operator_trials{reason="GuardBroken"}'
 EXPIRY = "joulie_grid_webhook_certificate_expiry_seconds"
 
@@ -111,6 +112,14 @@ CASES = [
         {TRIALS: "0x5 1x60"},
         fires={"reason": "GuardBroken"},
         summary="A PowerTrial does not run (GuardBroken)",
+    ),
+    Case("JoulieLimitStoppedPaying", {NOT_PAYING: "0x120"}, LATE),
+    Case(
+        "JoulieLimitStoppedPaying",
+        {NOT_PAYING: "2x120"},
+        LATE,
+        fires={},
+        summary="GPU limits of 2 workloads have stopped paying",
     ),
     Case("JoulieWebhookFailing", {FAIL_OPEN: "7x60"}),
     Case(

@@ -64,6 +64,7 @@ class Accounting:
         self.items = [TRAIN, DARK]
         self.rows = [ROW, ROW | {"from_s": NOW_S + 3600.0, "until_s": NOW_S + 7200.0}]
         self.status = 200
+        self.profiles = (403, b'{"kind": "Status", "code": 403, "reason": "Forbidden"}')
 
     async def __call__(self, request, answer):
         self.asked.append((request.path, request.query))
@@ -73,6 +74,8 @@ class Accounting:
             await answer.whole(self.status, b'{"error": "the ledger is locked"}')
         elif request.path.endswith("/energy"):
             await answer.whole(200, json.dumps(common | {"by": request.query["by"], "items": self.items}).encode())
+        elif request.path.endswith("/workloadprofiles"):
+            await answer.whole(*self.profiles)
         elif request.path.endswith("/savings"):
             await answer.whole(200, json.dumps(common | {"items": SAVINGS}).encode())
         elif request.path.endswith("/report"):
@@ -168,6 +171,27 @@ def test_savings_of_both_measures_and_below_zero(asked):
     ]
     document = json.loads(asked(Accounting(), "savings", "-o", "json")[1])
     assert (document["total"], document["howKnown"]) == ({"carbonG": 1200.0, "cost": -0.05}, "modelled")
+
+
+def test_savings_of_limits_are_told_as_the_holdout_measures_them(asked):
+    accounting = Accounting()
+    holdout = {
+        "windows": 600, "leftOut": 30, "savedPct": 8.0, "lowPct": 7.0, "highPct": 9.0, "meanLogEnergy": -0.0834,
+        "errorLogEnergy": 0.003, "naturalWatts": 400.0,
+    }  # fmt: skip
+    profile = {
+        "metadata": {"name": "train", "namespace": "team"},
+        "spec": {"workloadRef": {"kind": "Job", "namespace": "team", "name": "train"}},
+        "status": {"gpuLimit": {"watts": 250.0, "holdout": holdout}},
+    }
+    listing = {"kind": "WorkloadProfileList", "metadata": {"resourceVersion": "1"}, "items": [profile]}
+    accounting.profiles = (200, json.dumps(listing).encode())
+    line = asked(accounting, "savings", "-A", direct=True)[1].splitlines()[1]
+    assert line.startswith("Limits of GPUs save 8.0 % of the energy for the same work (7.")
+    limits = json.loads(asked(accounting, "savings", "-A", "-o", "json")[1])["limits"]
+    assert (limits["howKnown"], limits["leftOut"]) == ("measured by holdout", 30)
+    accounting.profiles = (403, b"{}")
+    assert json.loads(asked(accounting, "savings", "-A", "-o", "json")[1])["limits"] is None
 
 
 def test_export_as_csv_parquet_and_opencost(asked, tmp_path):

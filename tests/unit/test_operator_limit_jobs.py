@@ -28,6 +28,7 @@ from joulie.apps.operator.limits.jobs import Holders, bound, jobs, needs_exporte
 from joulie.apps.operator.limits.measure import MAX_METRICS, Meters
 from joulie.apps.operator.limits.metrics import GpuLimitMetrics
 from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.capping.held_out import NO_HOLDOUT, NOT_PAYING, HeldOut, Holdout
 from joulie.domain.capping.knobs import TunedJob
 from joulie.domain.capping.live import MAX_FAILURES, NO_PROGRESS, NOT_IN_FORCE, JobGpus, LiveJob
 from joulie.domain.capping.node_limits import PowerCeiling
@@ -201,6 +202,7 @@ def test_of_the_ceilings_between_two_looks_the_lowest_counts(monkeypatch: pytest
         cast("Any", None),
         cast("Any", None),
         GpuLimitMetrics(CollectorRegistry()),
+        cast("Any", None),
         lambda: None,
         ceilings.get,
         may_write=lambda: True,
@@ -330,17 +332,20 @@ def test_states_and_withdrawn_limits_are_counted() -> None:
     metrics = GpuLimitMetrics(registry)
     free = LiveJob.found(JOB, None)
     trial = replace(free, limit_w=300.0)
-    metrics.show(map(TunedJob, (free, trial, replace(trial, failures=MAX_FAILURES))))
+    alone = replace(free, held_out=HeldOut(drawn=True))
+    metrics.show(map(TunedJob, (free, trial, replace(trial, failures=MAX_FAILURES), alone)), NO_HOLDOUT)
     metrics.count_withdrawn(TunedJob(trial), TunedJob(replace(free, problem=NO_PROGRESS)))
     metrics.count_withdrawn(TunedJob(free, trial), TunedJob(replace(free, problem=NOT_IN_FORCE)))  # of the clock
     metrics.count_withdrawn(TunedJob(free), TunedJob(replace(free, problem=NO_PROGRESS)))  # it had no limit
+    metrics.count_withdrawn(TunedJob(alone), TunedJob(replace(free, problem=NOT_PAYING)))
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"joulie_operator_gpu_limits_{name}", labels)
 
-    states = [value("workloads", state=state) for state in ("full-power", "trial", "held", "given-up")]
-    assert states == [1.0, 1.0, 0.0, 1.0]
-    assert [value("withdrawn_total", reason=reason) for reason in ("progress", "not-in-force")] == [1.0, 1.0]
+    states = [value("workloads", state=state) for state in ("full-power", "trial", "held", "left-alone", "given-up")]
+    assert states == [1.0, 1.0, 0.0, 1.0, 1.0]
+    reasons = ("progress", "not-in-force", "not-paying")
+    assert [value("withdrawn_total", reason=reason) for reason in reasons] == [1.0, 1.0, 1.0]
     metrics.stood_down()
     assert value("workloads", state="trial") is None
 

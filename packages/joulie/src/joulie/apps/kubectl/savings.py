@@ -1,4 +1,4 @@
-"""`kubectl joulie savings`: emissions and cost saved by deferring pods, by pod."""
+"""`kubectl joulie savings`: emissions and cost saved by deferring pods, by pod, and what limits of GPUs save."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.errors import KubernetesError
+from joulie.adapters.kubernetes.resources import WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.program_api.energy import SAVINGS_PATH, SavingsAnswer, SavingsItem
 from joulie.apps.kubectl.accounting import AccountingEndpoint, query_accounting
@@ -22,6 +24,7 @@ from joulie.apps.kubectl.columns import (
     text_column,
 )
 from joulie.apps.kubectl.energy import format_energy, format_mass, print_rows, query_of
+from joulie.apps.kubectl.holdout import LimitsSaving, limits_saving
 from joulie.program.documents import print_document
 
 _CARBON = "carbon"
@@ -83,6 +86,7 @@ async def show_savings(client: KubeClient, request: Request) -> None:
     """
     query = query_of(client, request.namespace, request.since_s)
     answer = await query_accounting(client, request.endpoint, SAVINGS_PATH, query, SavingsAnswer)
+    limits = await _limits(client, request.namespace)
     rows = sorted_rows(answer.items, COLUMNS[request.sort_by], reverse=request.reverse)[: request.limit]
     saved = {measure: _sum(answer.items, measure) for measure in (_CARBON, _PRICE)}
     if request.output in {"json", "yaml"}:
@@ -92,6 +96,7 @@ async def show_savings(client: KubeClient, request: Request) -> None:
             "currency": answer.currency,
             "howKnown": _HOW_KNOWN,
             "total": {"carbonG": saved[_CARBON], "cost": saved[_PRICE]},
+            "limits": msgspec.to_builtins(limits),
             "items": msgspec.to_builtins(rows),
         }
         print_document(document, request.output)
@@ -104,7 +109,16 @@ async def show_savings(client: KubeClient, request: Request) -> None:
         line = f"Deferral saved {' and '.join(parts)} for pods completed in the last {span} ({_HOW_KNOWN})"
     else:
         line = f"No deferred pod with known savings completed in the last {span}."
-    print_rows([line], COLUMNS, rows, len(answer.items), wide=request.output == "wide")
+    lines = [line] if limits is None else [line, limits.sentence]
+    print_rows(lines, COLUMNS, rows, len(answer.items), wide=request.output == "wide")
+
+
+async def _limits(client: KubeClient, namespace: str | None) -> LimitsSaving | None:
+    """What limits of GPUs save; None where it is not known, or profiles may not be listed."""
+    try:
+        return limits_saving((await client.list(WORKLOAD_PROFILES, namespace=namespace)).items)
+    except KubernetesError:
+        return None
 
 
 def _sum(items: Sequence[SavingsItem], measure: str) -> float | None:

@@ -148,6 +148,7 @@ class ControlLoop:
                 clients.prometheus,
                 lambda: self._power.index,
                 metrics.gpu_limits,
+                self._events,
                 wake.set,
                 self._budgets.of_node,
                 may_write=may_write,

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from joulie.domain.capping.choice import Goal, Hold, Trial, next_step
+from joulie.domain.capping.held_out import NO_HOLDOUT, HeldOut, Holdout
 from joulie.domain.capping.live import MAX_FAILURES, JobGpus, LiveJob, Pace
 from joulie.domain.capping.response import Response
 from joulie.domain.capping.trials import Trials
@@ -94,13 +95,21 @@ class TunedJob:
         return seen._without_clock(clock.problem) if clock.problem else replace(seen, clock=clock)
 
     def measured(
-        self, power_w: float | None, progress_per_s: float | None, response: Response, goal: Goal, now_s: float
+        self,
+        power_w: float | None,
+        progress_per_s: float | None,
+        response: Response,
+        goal: Goal,
+        now_s: float,
+        holdout: Holdout = NO_HOLDOUT,
+        name: str = "",
     ) -> TunedJob:
         """The state after a window under the present limits; see `LiveJob.measured`."""
         if self.clock is None:
-            seen = replace(self, power=self.power.measured(power_w, progress_per_s, response, goal, now_s))
+            power = self.power.measured(power_w, progress_per_s, response, goal, now_s, holdout, name)
+            seen = replace(self, power=power)
             return seen._with_clock(goal, now_s) if seen._is_for_clock else seen
-        clock = self.clock.measured(power_w, progress_per_s, None, goal, now_s)
+        clock = self.clock.measured(power_w, progress_per_s, None, goal, now_s, holdout, name)
         if clock.problem:
             return self._without_clock(clock.problem)
         if isinstance(clock.step, Hold) and not self._beats_power(clock.step):
@@ -142,7 +151,7 @@ class TunedJob:
     def _with_clock(self, goal: Goal, now_s: float) -> TunedJob:
         """The state with a search for a clock, which knows the windows at the job's own limit."""
         baseline_w = self.job.baseline_w
-        power = replace(self.power, limit_w=baseline_w, since_s=None)
+        power = replace(self.power, limit_w=baseline_w, since_s=None, held_out=HeldOut())
         view = _clock_view(power, baseline_w)
         windows = tuple(window for window in self.power.trials.windows if window.limit_w == baseline_w)
         trials = Trials(windows, _nearest_w(self.start_share, view.limits_w))

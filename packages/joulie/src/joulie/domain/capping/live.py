@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from joulie.domain.capping.choice import Goal, Hold, Trial, next_step
+from joulie.domain.capping.held_out import NO_HOLDOUT, NOT_PAYING, HeldOut, Holdout
 from joulie.domain.capping.response import Response
 from joulie.domain.capping.trials import Trials, Window
 from joulie.domain.usage import PodKey
@@ -117,6 +118,7 @@ class LiveJob:
         asked_s: when it was measured last, or its limit was withdrawn, s.
         failures: windows without progress, and limits that did not come into force.
         problem: why the step is not followed; empty where it is.
+        held_out: windows at random without the limit that is held.
     """
 
     job: JobGpus
@@ -129,6 +131,7 @@ class LiveJob:
     asked_s: float = 0.0
     failures: int = 0
     problem: str = ""
+    held_out: HeldOut = HeldOut()
 
     @classmethod
     def found(cls, job: JobGpus, start_w: float | None) -> LiveJob:
@@ -139,6 +142,11 @@ class LiveJob:
     def limited(self) -> bool:
         """Whether it is to have less than its own limit."""
         return self.limit_w < self.job.baseline_w
+
+    @property
+    def left_alone(self) -> bool:
+        """Whether it is at its own limit for this window only, by chance."""
+        return self.held_out.drawn is True
 
     def due_s(self, pace: Pace) -> float | None:
         """When a window under this limit is complete, s; None where none is running."""
@@ -165,7 +173,14 @@ class LiveJob:
         return replace(seen, since_s=None)
 
     def measured(
-        self, power_w: float | None, progress_per_s: float | None, response: Response | None, goal: Goal, now_s: float
+        self,
+        power_w: float | None,
+        progress_per_s: float | None,
+        response: Response | None,
+        goal: Goal,
+        now_s: float,
+        holdout: Holdout = NO_HOLDOUT,
+        name: str = "",
     ) -> LiveJob:
         """The state after a window under the present limit; the next window begins now.
 
@@ -175,6 +190,8 @@ class LiveJob:
             response: of other jobs; None where it is not known.
             goal: what must be kept.
             now_s: end of the window, s.
+            holdout: what is left alone once a limit is held.
+            name: of the job, for the draws.
         """
         repeats = self.repeats + 1 if progress_per_s == self.last_progress else 0
         progress = None if repeats >= STUCK_REPEATS else _usable(progress_per_s)
@@ -183,16 +200,31 @@ class LiveJob:
         power_w = _usable(power_w)
         if power_w is None or (progress is None and knows):
             return seen._withdrawn(NO_PROGRESS, now_s)
-        trials = self.trials.measured(Window(self.limit_w, power_w, progress))
+        window = Window(self.limit_w, power_w, progress)
+        seen = replace(
+            seen, trials=self.trials.measured(window), held_out=self.held_out.measured(window, holdout), since_s=now_s
+        )
         if self.failures >= MAX_FAILURES:
-            return replace(seen, trials=trials, since_s=now_s)
-        step = next_step(trials, response, self.job.limits_w, goal)
-        since_s = now_s if step.limit_w == self.limit_w else None
-        return replace(seen, trials=trials, limit_w=step.limit_w, step=step, since_s=since_s, asked_s=now_s, problem="")
+            return seen
+        if holdout.withdraws and seen.held_out.stopped_paying(holdout):
+            last = HeldOut(latest=seen.held_out.latest)
+            return replace(seen._withdrawn(NOT_PAYING, now_s), failures=MAX_FAILURES, held_out=last)
+        return seen._stepped(next_step(seen.trials, response, self.job.limits_w, goal), now_s, holdout, name)
+
+    def _stepped(self, step: Trial | Hold, now_s: float, holdout: Holdout, name: str) -> LiveJob:
+        """The state under the next limit; a window at the held one may be left alone."""
+        baseline_w = self.job.baseline_w
+        # Beneath a budget the job could not be left alone.
+        free = holdout if self.job.bounded_w >= baseline_w - _SAME_W else NO_HOLDOUT
+        drawn = self.held_out.drawn_for(step, self.trials.windows, baseline_w, f"{name}/{now_s:.0f}", free)
+        limit_w = baseline_w if drawn.drawn else step.limit_w
+        since_s = now_s if limit_w == self.limit_w else None
+        return replace(self, limit_w=limit_w, step=step, since_s=since_s, asked_s=now_s, problem="", held_out=drawn)
 
     def _anew(self, job: JobGpus, now_s: float) -> LiveJob:
         """The beginning of a search with another baseline; a limit that was held is tried first."""
-        held_w = self.limit_w if self.limited and isinstance(self.step, Hold) else None
+        held = isinstance(self.step, Hold) and (self.limited or self.left_alone)
+        held_w = self.step.limit_w if held and self.step is not None else None
         failures = self.failures if job.gpus == self.job.gpus else 0
         return replace(LiveJob.found(job, held_w or self.trials.start_w), asked_s=now_s, failures=failures)
 
@@ -205,6 +237,7 @@ class LiveJob:
             asked_s=now_s,
             failures=self.failures + self.limited,
             problem=problem,
+            held_out=HeldOut(),
         )
 
 

@@ -23,7 +23,7 @@ MIN_PODS = 20
 _ALPHA = 0.05
 _TIGHTEST_AT = 100
 """Number of pods at which the sequence is narrowest."""
-_RHO2 = (-2.0 * math.log(_ALPHA) + math.log(-2.0 * math.log(_ALPHA)) + 1.0) / _TIGHTEST_AT
+_SCALE = -2.0 * math.log(_ALPHA) + math.log(-2.0 * math.log(_ALPHA)) + 1.0
 
 
 class Harm(StrEnum):
@@ -95,20 +95,21 @@ class Estimate(NamedTuple):
     pods: int
 
 
-def sequence(value: float, error: float, count: int) -> tuple[float, float]:
+def sequence(value: float, error: float, count: int, tightest_at: int = _TIGHTEST_AT) -> tuple[float, float]:
     """Bounds of a confidence sequence.
 
     Args:
         value: the estimate.
         error: its standard error.
         count: number of observations that it rests on.
+        tightest_at: number of observations at which the sequence is narrowest.
 
     Raises:
         InvalidQuantityError: no observations, or an error that is NaN or negative.
     """
     if count < 1:
         raise InvalidQuantityError("count", f"must be at least 1, got {count}")
-    scaled = count * _RHO2
+    scaled = count * _SCALE / tightest_at
     width = finite_number("error", error, minimum=0.0) * math.sqrt(
         (1.0 + 1.0 / scaled) * math.log((scaled + 1.0) / _ALPHA**2)
     )

@@ -16,15 +16,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import msgspec
 
 from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.api.v1alpha1 import GpuLimit, HeldGpuLimit, PodReference
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
+from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.profiles import WorkloadKey
-from joulie.adapters.kubernetes.resources import WORKLOAD_PROFILES
+from joulie.adapters.kubernetes.resources import PODS, WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.prometheus import Prometheus, PrometheusError
 from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.nodes import NodeIndex
+from joulie.apps.operator.limits.held_out import published, stopped_paying
 from joulie.apps.operator.limits.jobs import HZ_PER_MHZ, Holders, JobKey, jobs, needs_exporter, stated
 from joulie.apps.operator.limits.measure import Measured, Meters
 from joulie.apps.operator.limits.metrics import GpuLimitMetrics
@@ -36,7 +39,10 @@ from joulie.domain.capping.live import JobGpus
 from joulie.domain.capping.node_limits import PowerCeiling
 from joulie.domain.capping.prior import POOLED
 from joulie.domain.control import Decision
+from joulie.domain.trial.holdout import Evidence
 
+_HOLDOUT_BAND = 20
+"""Windows of a holdout up to which its profile is not written again."""
 _SLOWDOWN_BAND = 0.005
 """Change of a held limit's slowdown or saving up to which its profile is not written again."""
 
@@ -58,6 +64,7 @@ class GpuLimits:
         prometheus: where power and progress are measured.
         index: nodes by the labels of exporters.
         metrics: metrics of the search.
+        events: recorder of events on pods.
         wake: called when limits changed.
         ceiling: returns the upper bound of a node's caps by power budgets.
         may_write: whether this process still holds the lease.
@@ -72,6 +79,7 @@ class GpuLimits:
         prometheus: Prometheus,
         index: Callable[[], NodeIndex],
         metrics: GpuLimitMetrics,
+        events: EventRecorder,
         wake: Callable[[], None],
         ceiling: Callable[[str], PowerCeiling | None],
         *,
@@ -82,6 +90,8 @@ class GpuLimits:
         self._view = view
         self._settings = settings
         self._metrics = metrics
+        self._events = events
+        self._evidence = Evidence()
         self._meters = Meters(prometheus, settings.gpu_limits_progress_query, metrics.query_errors.inc)
         self._dcgm = Dcgm(prometheus, settings.gpu_limits_pace.window_s)
         self._index = index
@@ -144,7 +154,8 @@ class GpuLimits:
         limits = dict(self._stated(decision, exported))
         limits |= self._searched(limits)
         self._publish(limits)
-        self._metrics.show(self._jobs.values())
+        self._metrics.show(self._jobs.values(), self._settings.gpu_limits_holdout)
+        self._metrics.show_holdout(self._evidence)
         for key, job in self._jobs.items():
             self._metrics.count_withdrawn(before.get(key), job)
 
@@ -170,18 +181,33 @@ class GpuLimits:
         for key, job in due.items():
             after = self._after(key, job, measured(key.progress_metric, job.job), now_s)
             self._jobs[key] = after
+            self._count_in(key, job, after)
             if (after.limit_w, after.max_sm_hz, after.active.problem) != (
                 job.limit_w,
                 job.max_sm_hz,
                 job.active.problem,
             ):
                 _log.info("limit of a workload", extra=_described(key, after))
-            if isinstance(after.active.step, Hold) and not after.active.problem:
+            if isinstance(after.active.step, Hold) and not after.active.problem and not after.active.left_alone:
                 await self._remember(key, after, after.active.step)
 
-    @staticmethod
-    def _after(key: JobKey, job: TunedJob, measured: Measured, now_s: float) -> TunedJob:
-        return job.measured(measured.power_w, measured.progress_per_s, POOLED, Goal(key.max_slowdown), now_s)
+    def _after(self, key: JobKey, job: TunedJob, measured: Measured, now_s: float) -> TunedJob:
+        goal, holdout = Goal(key.max_slowdown), self._settings.gpu_limits_holdout
+        name = f"{key.workload[0]}/{key.workload[1].kind}/{key.workload[1].name}"
+        return job.measured(measured.power_w, measured.progress_per_s, POOLED, goal, now_s, holdout, name)
+
+    def _count_in(self, key: JobKey, before: TunedJob, after: TunedJob) -> None:
+        """Take a window of the holdout into what all jobs say, and report a limit that has stopped paying."""
+        latest = after.active.held_out.latest
+        if latest is not None:
+            self._evidence = self._evidence.added(latest._replace(weight=latest.weight * len(after.job.gpus)))
+        if message := stopped_paying(before, after, self._settings.gpu_limits_holdout):
+            workload = f"{key.workload[0]}/{key.workload[1].name}"
+            _log.warning("limit has stopped paying", extra={"workload": workload, "why": message})
+            for pod in self._view.pods.values():
+                if (pod.namespace, pod.name) in after.job.pods:
+                    regarding = ObjectReference(PODS.kind, pod.name, PODS.api_version, pod.namespace, pod.uid)
+                    self._events.emit(regarding, "Warning", "LimitStoppedPaying", message)
 
     def _stated(self, decision: Decision, exported: Holders) -> Iterator[tuple[_Gpu, GpuLimit]]:
         """Limits that pods state themselves."""
@@ -234,6 +260,7 @@ class GpuLimits:
             slowdown=None if held.slowdown is None else round(held.slowdown, 4),
             saved_pct=None if held.saving is None else round(100.0 * held.saving, 2),
             confidence=round(held.confidence, 3),
+            holdout=published(job),
         )
         stored, entry = self._stored(key.workload), self._view.workload_profiles.effective(key.workload)
         if entry is None or not entry.automatic or (stored is not None and _alike(limit, stored)):
@@ -257,6 +284,12 @@ class GpuLimits:
 
 
 def _alike(one: HeldGpuLimit, other: HeldGpuLimit) -> bool:
+    if (one.holdout is None) != (other.holdout is None):
+        return False
+    if one.holdout is not None and other.holdout is not None:
+        grown = one.holdout.windows - other.holdout.windows
+        if not 0 <= grown < _HOLDOUT_BAND:
+            return False
     same = (one.watts, one.max_sm_clock_mhz, one.baseline_watts, one.max_slowdown, one.reason) == (
         other.watts,
         other.max_sm_clock_mhz,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from joulie.domain.capping.held_out import Holdout
 from joulie.domain.capping.live import Pace
 from joulie.settings import boolean, duration, group, listed, number, text
 
@@ -74,6 +75,30 @@ class GpuLimitSettings:
     )
     gpu_limits_interval_s: float = duration(
         "GPU_LIMITS_INTERVAL", "15s", "Time between two looks at the jobs.", minimum=0.05
+    )
+    gpu_limits_holdout: Holdout = group(
+        Holdout,
+        share=number(
+            "GPU_LIMITS_HOLDOUT",
+            "0",
+            "Share of the time of each job with a held limit that is spent without it, in windows drawn at random, so "
+            "that its saving goes on being measured; 0.05 is 5 %, 0 is off.",
+            minimum=0,
+            maximum=0.5,
+        ),
+        least_saving=number(
+            "GPU_LIMITS_HOLDOUT_LEAST_SAVING",
+            "0.01",
+            "Saving of energy per unit of work, as a share, that a held limit must still be able to have: one whose "
+            "interval lies below it has stopped paying, which is reported.",
+            minimum=0,
+            maximum=1,
+        ),
+        withdraws=boolean(
+            "GPU_LIMITS_HOLDOUT_WITHDRAW",
+            False,
+            "Withdraw a limit that has stopped paying; its workload has none until its GPUs change.",
+        ),
     )
     gpu_range_labels: bool = boolean(
         "GPU_RANGE_LABELS",

@@ -12,6 +12,7 @@ from joulie.adapters.kubernetes.api.v1alpha1.fields import (
     CapMegahertz,
     CapWatts,
     Conditions,
+    Count,
     Fraction,
     JoulieStruct,
     Message,
@@ -97,6 +98,30 @@ class GpuUse(JoulieStruct, frozen=True):
     cap_sensitivity: Annotated[str, one_of(GpuLevel)] | None = None
 
 
+class HeldOutSaving(JoulieStruct, frozen=True):
+    """What a limit saves, by windows that were left without it at random (GPU_LIMITS_HOLDOUT).
+
+    Attributes:
+        windows: number of windows that count.
+        left_out: number of those without the limit.
+        saved_pct: energy for the same work that is saved, %; negative where the limit costs energy.
+        low_pct: lower bound of an interval that holds at all looks together, %.
+        high_pct: upper bound, %.
+        mean_log_energy: mean logarithm of energy with the limit over that without it, which the saving follows from.
+        error_log_energy: its standard error.
+        natural_watts: power of a GPU without the limit, W: what a window weighs against those of other workloads.
+    """
+
+    windows: Count
+    left_out: Count
+    saved_pct: float
+    low_pct: float
+    high_pct: float
+    mean_log_energy: float
+    error_log_energy: float
+    natural_watts: Watts
+
+
 class HeldGpuLimit(JoulieStruct, frozen=True):
     """Limit that the workload's GPUs were held at last; its next run starts there, after one check.
 
@@ -109,6 +134,7 @@ class HeldGpuLimit(JoulieStruct, frozen=True):
         slowdown: time for the same work over that at the baseline; absent if unknown.
         saved_pct: energy for the same work that is saved, %; absent if unknown.
         confidence: probability that the bound is exceeded by no more than 1 %.
+        holdout: what it saves by a holdout; absent without one, or while too little is known.
         last_updated: time of the last change.
     """
 
@@ -120,6 +146,7 @@ class HeldGpuLimit(JoulieStruct, frozen=True):
     slowdown: float | None = None
     saved_pct: float | None = None
     confidence: Fraction | None = None
+    holdout: HeldOutSaving | None = None
     last_updated: Timestamp | None = None
 
 
