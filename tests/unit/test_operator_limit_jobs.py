@@ -28,7 +28,7 @@ from joulie.apps.operator.limits.jobs import Holders, bound, jobs, needs_exporte
 from joulie.apps.operator.limits.measure import MAX_METRICS, Meters
 from joulie.apps.operator.limits.metrics import GpuLimitMetrics
 from joulie.apps.operator.settings import OperatorSettings
-from joulie.domain.capping.held_out import NO_HOLDOUT, NOT_PAYING, HeldOut, Holdout
+from joulie.domain.capping.held_out import NO_HOLDOUT, NOT_PAYING, HeldOut
 from joulie.domain.capping.knobs import TunedJob
 from joulie.domain.capping.live import MAX_FAILURES, NO_PROGRESS, NOT_IN_FORCE, JobGpus, LiveJob
 from joulie.domain.capping.node_limits import PowerCeiling

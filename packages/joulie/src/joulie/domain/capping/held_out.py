@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from joulie.domain.capping.choice import Hold, Trial
 from joulie.domain.capping.trials import Window, findings
 from joulie.domain.quantities import finite_number
-from joulie.domain.trial.holdout import MAX_UNITS, Effect, Evidence, Expected, Interval, left_out
+from joulie.domain.trial.holdout import MAX_UNITS, NO_EVIDENCE, Effect, Evidence, Expected, Interval, left_out
 
 NOT_PAYING = "it has stopped paying"
 _SHARE_MAX = 0.5
@@ -59,7 +59,7 @@ class HeldOut:
     limit_w: float = 0.0
     natural_w: float = 0.0
     expected: Expected | None = None
-    evidence: Evidence = Evidence()
+    evidence: Evidence = NO_EVIDENCE
     past: Evidence | None = None
     latest: Effect | None = None
 
@@ -84,7 +84,7 @@ class HeldOut:
             return replace(self, drawn=None, latest=None)
         outcome = math.log(window.power_w / window.progress_per_s)
         effect = self.expected.effect(outcome, holdout.share, left_out=self.drawn, weight=self.natural_w)
-        begun = replace(self, past=self.evidence, evidence=Evidence()) if self.evidence.units >= MAX_UNITS else self
+        begun = replace(self, past=self.evidence, evidence=NO_EVIDENCE) if self.evidence.units >= MAX_UNITS else self
         return replace(
             begun,
             drawn=None,
@@ -116,3 +116,7 @@ class HeldOut:
             expected = Expected(held.log_energy, own.log_energy, held.windows, own.windows)
             begun = replace(self, limit_w=step.limit_w, natural_w=math.exp(own.log_power), expected=expected)
         return replace(begun, drawn=left_out(unit, holdout.share))
+
+
+NOT_HELD_OUT = HeldOut()
+"""Of a job that no window has been drawn for."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from joulie.domain.capping.choice import Goal, Hold, Trial, next_step
-from joulie.domain.capping.held_out import NO_HOLDOUT, HeldOut, Holdout
+from joulie.domain.capping.held_out import NO_HOLDOUT, NOT_HELD_OUT, Holdout
 from joulie.domain.capping.live import MAX_FAILURES, JobGpus, LiveJob, Pace
 from joulie.domain.capping.response import Response
 from joulie.domain.capping.trials import Trials
@@ -151,7 +151,7 @@ class TunedJob:
     def _with_clock(self, goal: Goal, now_s: float) -> TunedJob:
         """The state with a search for a clock, which knows the windows at the job's own limit."""
         baseline_w = self.job.baseline_w
-        power = replace(self.power, limit_w=baseline_w, since_s=None, held_out=HeldOut())
+        power = replace(self.power, limit_w=baseline_w, since_s=None, held_out=NOT_HELD_OUT)
         view = _clock_view(power, baseline_w)
         windows = tuple(window for window in self.power.trials.windows if window.limit_w == baseline_w)
         trials = Trials(windows, _nearest_w(self.start_share, view.limits_w))

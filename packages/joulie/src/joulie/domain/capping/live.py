@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from joulie.domain.capping.choice import Goal, Hold, Trial, next_step
-from joulie.domain.capping.held_out import NO_HOLDOUT, NOT_PAYING, HeldOut, Holdout
+from joulie.domain.capping.held_out import NO_HOLDOUT, NOT_HELD_OUT, NOT_PAYING, HeldOut, Holdout
 from joulie.domain.capping.response import Response
 from joulie.domain.capping.trials import Trials, Window
 from joulie.domain.usage import PodKey
@@ -131,7 +131,7 @@ class LiveJob:
     asked_s: float = 0.0
     failures: int = 0
     problem: str = ""
-    held_out: HeldOut = HeldOut()
+    held_out: HeldOut = NOT_HELD_OUT
 
     @classmethod
     def found(cls, job: JobGpus, start_w: float | None) -> LiveJob:
@@ -237,7 +237,7 @@ class LiveJob:
             asked_s=now_s,
             failures=self.failures + self.limited,
             problem=problem,
-            held_out=HeldOut(),
+            held_out=NOT_HELD_OUT,
         )
 
 
