@@ -5,10 +5,11 @@ Chance alone says which, with a known probability, so nothing has to be assumed 
 predictions made before the draw, inverse probability weights make of every unit an unbiased estimate of what was saved
 there (augmented inverse propensity weighting). Predictions that are wrong make the interval wider, never false.
 
-The interval is looked at for ever, so it is a confidence sequence, which holds at all looks together. Sources: D. W. Ham,
-I. Bojinov, M. Lindon and M. Tingley, "Design-Based Confidence Sequences", 2022, arXiv:2210.08639, for units with fixed
-outcomes, whose variance is bounded by the squares of what is observed; I. Waudby-Smith et al., Annals of Statistics 52,
-2024, for the mixture (`guard.sequence`). Both hold for many units: below `MIN_LEFT_OUT` left alone nothing is said.
+The interval is looked at for ever, so it is a confidence sequence, which holds at all looks together. Sources: D. W.
+Ham, I. Bojinov, M. Lindon and M. Tingley, "Design-Based Confidence Sequences", 2022, arXiv:2210.08639, for units with
+fixed outcomes, whose variance is bounded by the squares of what is observed; I. Waudby-Smith et al., Annals of
+Statistics 52, 2024, for the mixture (`guard.sequence`). Both hold for many units: below `MIN_LEFT_OUT` of them left
+alone nothing is said.
 """
 
 from __future__ import annotations
