@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import event, select
 
 from joulie.adapters.ledger import LedgerSettings, SqlLedger, schema
+from joulie.adapters.ledger.folding import MAX_LABEL_SETS
 from joulie.adapters.signing import Ed25519Signer, verify_signature
 from joulie.adapters.thinning import thinner
 from joulie.domain.accounting.budget import Budget, BudgetAction, crossing
@@ -19,6 +20,7 @@ from joulie.domain.accounting.embodied import WHOLE_NODE, Asset, Reservation, Sp
 from joulie.domain.accounting.factors import FactorKind
 from joulie.domain.accounting.journal import EntryKind, Month, Reason
 from joulie.domain.accounting.records import (
+    OTHER_VALUE,
     BudgetScope,
     Completion,
     Cycle,
@@ -164,6 +166,55 @@ class LedgerContract:
         folded = ledger.usage(Grouping.NAMESPACE, also=frozenset({Grouping.DAY}))
         assert {row.namespace: row.energy.cpu_j for row in folded} == {"team-a": 1.08e6, "team-b": 1.08e6}
         assert ledger.usage(Grouping.NODE, node="node-1") == []
+
+    def test_energy_by_labels_adds_up_to_all_before_and_after_folding(self, open: OPEN) -> None:
+        ledger = open()
+        teams = {"a": (("cost-centre", "7"), ("team", "vision")), "b": (("team", "vision"),), "c": ()}
+        idle = idle_account("node-1", "n1", "DE", 1.0, 1.0)
+        for hour in range(3):
+            samples = [sample(pod(name, labels=labels), 100.0 + ord(name)) for name, labels in teams.items()]
+            ledger.append(Cycle(T0 + hour * HOUR_S, [*samples, sample(idle, 50.0)], signals=steady()))
+
+        def by_labels(*keys: str) -> dict[tuple[str, ...], float]:
+            rows = ledger.usage(Grouping.LABEL, labels=keys)
+            assert sum(row.energy.energy_j for row in rows) == pytest.approx(
+                sum(row.energy.energy_j for row in ledger.usage(Grouping.NAMESPACE)), rel=1e-12
+            )
+            return {row.labels: row.energy.cpu_j for row in rows}
+
+        expected = {
+            ("team",): {("vision",): 2 * HOUR_S * 395.0, ("",): 2 * HOUR_S * 199.0, ("__idle__",): 2 * HOUR_S * 50.0},
+            ("cost-centre", "team"): {
+                ("7", "vision"): 2 * HOUR_S * 197.0, ("", "vision"): 2 * HOUR_S * 198.0,
+                ("", ""): 2 * HOUR_S * 199.0, ("__idle__", "__idle__"): 2 * HOUR_S * 50.0,
+            },
+        }  # fmt: skip
+        assert {keys: by_labels(*keys) for keys in expected} == expected
+        assert list(ledger.usage(Grouping.LABEL, labels=["team"], namespace="team-b")) == []
+        ledger.append(Cycle(T0 + 10 * 86400.0))
+        ledger.prune(T0 + 10 * 86400.0)
+        assert ledger.counts()["hours"] == 0
+        assert {keys: by_labels(*keys) for keys in expected} == expected
+        assert {row.pod.labels for row in ledger.export()} == set(teams.values())
+        days = ledger.usage(Grouping.LABEL, also=frozenset({Grouping.DAY, Grouping.NAMESPACE}), labels=["team"])
+        assert {(row.namespace, row.labels) for row in days} == {
+            ("team-a", ("vision",)), ("team-a", ("",)), ("", ("__idle__",)),
+        }  # fmt: skip
+        assert open().verify(verify_signature).broken is None
+
+    def test_labels_that_tenants_choose_cannot_fill_the_journal(self, open: OPEN) -> None:
+        ledger = open()
+        metas = [pod(f"p{number}", labels=(("run", str(number)),)) for number in range(3 * MAX_LABEL_SETS)]
+        for hour in range(2):
+            samples = [sample(meta, 1.0 + number) for number, meta in enumerate(metas)]
+            ledger.append(Cycle(T0 + hour * HOUR_S, samples, signals=steady()))
+        whole = only(ledger).energy_j
+        ledger.prune(T0 + 10 * 86400.0)
+        rows = ledger.usage(Grouping.LABEL, labels=["run"])
+        assert len(rows) == ledger.counts()["entries"] == MAX_LABEL_SETS
+        assert sum(row.energy.energy_j for row in rows) == pytest.approx(whole, rel=1e-12)
+        assert rows[0].labels == (OTHER_VALUE,)
+        assert {row.labels for row in rows[1:]} == {(str(number),) for number in range(41, 60)}
 
     def test_what_is_said_twice_counts_once(self, open: OPEN) -> None:
         ledger = open()

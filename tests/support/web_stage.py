@@ -187,7 +187,9 @@ class Web:
         self.login = f"{url}{LOGIN_PATH}?token={token}"
 
 
-def energy_app(folder: Path, days: int = 10, groups: int = 10, now_s: float | None = None) -> AsgiApp:
+def energy_app(
+    folder: Path, days: int = 10, groups: int = 10, now_s: float | None = None, label_keys: tuple[str, ...] = ()
+) -> AsgiApp:
     """The accounting program's API on a ledger of some days, in which every group draws power all day."""
     if now_s is None:
         now_s = datetime.now(UTC).timestamp()  # noqa: TID251 - the pages compare it with the browser's clock
@@ -197,7 +199,15 @@ def energy_app(folder: Path, days: int = 10, groups: int = 10, now_s: float | No
     signals = {"DE": ZoneSignals(intensity=constant(400.0, *span), price=constant(0.25, *span))}
     pods = [
         PodMeta(
-            f"uid-{number}", f"team-{number % 5}", f"pod-{number}", "Job", f"train-{number}", "node-0002", "DE", first_s
+            f"uid-{number}",
+            f"team-{number % 5}",
+            f"pod-{number}",
+            "Job",
+            f"train-{number}",
+            "node-0002",
+            "DE",
+            first_s,
+            labels=(("team", ("vision", "nlp")[number % 2]),) if number else (),
         )
         for number in range(groups)
     ]
@@ -212,7 +222,7 @@ def energy_app(folder: Path, days: int = 10, groups: int = 10, now_s: float | No
             for number, meta in enumerate(pods)
         ]
         ledger.append(Cycle(at_s, samples, signals=signals))
-    api = EnergyApi(AsyncLedger(ledger), "EUR", lambda: now_s)
+    api = EnergyApi(AsyncLedger(ledger), "EUR", lambda: now_s, label_keys=label_keys)
 
     async def missing(_scope: Any, _receive: Any, send: Any) -> None:
         await respond(send, 404, b"not found")

@@ -52,6 +52,7 @@ HEADS = HeadsAddress("default", "joulie-ledger-heads")
 IDLE_W, MAX_W, CORES = 100.0, 400.0, 10.0
 PUE, GPU_PUE = 1.1, 1.15
 KWH = 3.6e6
+LABEL_KEYS = ("team",)
 HOWTO = Path(__file__).parents[2] / "docs/howto/energy.md"
 
 
@@ -129,7 +130,7 @@ class Stage:
         self.client, self.path = client, path
         self.clock = Clock()
         self.usage, self.feed = Usage(), Feed(self.clock)
-        self.view = ClusterView(client, self.clock)
+        self.view = ClusterView(client, self.clock, LABEL_KEYS)
         self.signer = None
         self.start()
 
@@ -142,7 +143,7 @@ class Stage:
         self.budgets = Budgets(self.client, self.async_ledger, self.events, self.metrics)
         self.energy_budgets = EnergyBudgets(self.client, self.async_ledger, self.events, "EUR")
         power = PowerSettings(PowerRange(IDLE_W, MAX_W))
-        sampler = Sampler(SamplerSettings(HardwareProfiles(), power, "DE"))
+        sampler = Sampler(SamplerSettings(HardwareProfiles(), power, "DE", label_keys=LABEL_KEYS))
         self.view.departed.clear()
         components = Components(
             self.view,
@@ -158,7 +159,7 @@ class Stage:
             FunctionalUnits(None, self.async_ledger, ()),
         )
         self.accountant = Accountant(components, 30.0, Basis.AVERAGE, self.clock)
-        self.api = EnergyApi(self.async_ledger, "EUR", self.clock)
+        self.api = EnergyApi(self.async_ledger, "EUR", self.clock, label_keys=LABEL_KEYS)
 
     async def step(self, passed_s=0.0, *, result="ok"):
         self.clock.now_s += passed_s
@@ -191,9 +192,16 @@ class Stage:
         await self.client.create(NODES, {"metadata": {"name": name}, "status": {"allocatable": allocatable}})
         await self.until(lambda: name in self.view.snapshot().nodes)
 
-    async def add_pod(self, name, *, cores=2, node="n1", annotations=None, owner=None, namespace="default", **requests):
+    async def add_pod(
+        self, name, *, cores=2, node="n1", annotations=None, labels=None, owner=None, namespace="default", **requests
+    ):
         wanted = {"cpu": str(cores), **requests}
-        meta = {"name": name, "annotations": annotations or {}, "ownerReferences": [owner] if owner else []}
+        meta = {
+            "name": name,
+            "annotations": annotations or {},
+            "labels": labels or {},
+            "ownerReferences": [owner] if owner else [],
+        }
         body = {
             "metadata": meta,
             "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"requests": wanted}}]},
@@ -1210,12 +1218,45 @@ def test_the_export_can_be_recomputed_by_the_script_of_the_howto(play, tmp_path,
         ({"by": "cluster"}, 400, "invalid by"),
         ({"by": "pod", "since": "-5"}, 400, "since"),
         ({"by": "day"}, 200, "items"),
+        ({"by": "label"}, 400, "label:KEY"),
+        ({"by": "label:region"}, 400, "label region is not in ENERGY_LABELS of the accounting program: it has team"),
+        ({"by": "label:team,node,namespace"}, 400, "at most two"),
+        ({"by": "label:team,node", "step": "day"}, 200, '"labelKeys":["team"]'),
     ],
 )
 def test_questions_that_cannot_be_are_refused(play, query, status, word):
     async def story(stage):
         found, body = await stage.ask("/api/v1/energy", **query)
         assert (found, word in body.decode()) == (status, True)
+
+    play(story)
+
+
+def test_energy_by_label_and_namespace_is_that_of_its_pods(play):
+    async def story(stage):
+        await stage.add_node()
+        for name, labels in (("a", {"team": "vision", "run": "1"}), ("b", {"team": "nlp"}), ("c", {})):
+            await stage.add_pod(name, labels=labels)
+        stage.usage.cores(a=2.0, b=1.0, c=0.5)
+        await stage.step()
+        await stage.step(60.0)
+        pods = stage.energy_j()
+        _, body = await stage.ask("/api/v1/energy", by="namespace,label:team")
+        answer = msgspec.json.decode(body)
+        found = {(item["name"], item["namespace"]): item["energyJ"] for item in answer["items"]}
+        assert (answer["by"], answer["labelKeys"]) == ("label:team,namespace", ["team"])
+        assert found == {
+            ("vision", "default"): pods["a"].energy_j,
+            ("nlp", "default"): pods["b"].energy_j,
+            ("__unlabelled__", "default"): pods["c"].energy_j,
+            ("__idle__", "__idle__"): pods["unallocated"].energy_j,
+        }
+        assert answer["items"][-1]["labels"] == {"team": answer["items"][-1]["name"]}
+        _, body = await stage.ask("/api/v1/export")
+        rows = [msgspec.json.decode(line) for line in body.splitlines()]
+        assert {row["pod"]: row["labels"] for row in rows if row["pod"] in pods} == {
+            "a": "team=vision", "b": "team=nlp", "c": "", "unallocated": ""
+        }  # fmt: skip
 
     play(story)
 

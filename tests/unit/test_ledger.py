@@ -73,12 +73,27 @@ def test_a_file_of_another_program_is_refused(path):
         open_ledger(url_of(path))
 
 
+def test_a_ledger_of_version_4_keeps_its_pods_and_takes_labels(path):
+    ledger = open_ledger(url_of(path))
+    ledger.append(Cycle(T0, [sample(pod(), 100.0)]))
+    ledger.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE pods DROP COLUMN labels")
+        connection.execute("UPDATE state SET value = '4' WHERE key = 'version'")
+    connection.close()
+    ledger = open_ledger(url_of(path))
+    ledger.append(Cycle(T0 + HOUR_S, [sample(pod(labels=(("team", "vision"),)), 100.0)]))
+    ledger.close()
+    (row,) = open_ledger(url_of(path)).usage(Grouping.LABEL, labels=["team"])
+    assert (row.labels, row.energy.cpu_j) == (("vision",), 100.0 * HOUR_S)
+
+
 def test_a_ledger_of_another_version_is_refused(path):
     open_ledger(url_of(path)).close()
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE state SET value = '99' WHERE key = 'version'")
     connection.close()
-    with pytest.raises(LedgerError, match=r"version 99, this Joulie reads version 4"):
+    with pytest.raises(LedgerError, match=r"version 99, this Joulie reads version 5"):
         open_ledger(url_of(path))
 
 

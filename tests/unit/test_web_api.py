@@ -26,7 +26,7 @@ TENANT = tenant("team-1") | {("get", "energy", "team-1")}
 
 @pytest.fixture(scope="module")
 def accounts(tmp_path_factory):
-    return energy_app(tmp_path_factory.mktemp("energy"), days=3, now_s=NOW_S)
+    return energy_app(tmp_path_factory.mktemp("energy"), days=3, now_s=NOW_S, label_keys=("team",))
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +151,19 @@ def test_the_energy_page_tells_finance_what_is_known_and_how(ask):
     (page,) = ask("/energy?days=7")
     for text in ("Idle", "Measured", "Estimated", "Assumed", "Lowest ahead", "Modelled, not measured", "400 g/kWh"):
         assert text in page.text, text
+
+
+def test_energy_by_label_and_day_is_on_the_page_and_in_the_api(ask):
+    page, by_team, stranger = ask("/energy?days=7&by=label:team", "/api/v1/energy?by=label:team", "/energy?by=label:x")
+    items = {item["name"]: item["energyJ"] for item in by_team.json()["items"]}
+    assert set(items) == {"vision", "nlp", "__unlabelled__"}
+    (whole,) = ask("/api/v1/energy?by=day")
+    assert sum(items.values()) == pytest.approx(sum(item["energyJ"] for item in whole.json()["items"]), rel=1e-12)
+    assert '<th scope="row">without this label</th>' in page.text
+    assert '<a href="/energy?days=7&amp;by=label%3Ateam" aria-current="true">team</a>' in page.text
+    assert "label x is not in ENERGY_LABELS" in stranger.text
+    (mine,) = ask("/api/v1/energy?by=label:team,namespace&namespace=team-1", user="tom")
+    assert {item["namespace"] for item in mine.json()["items"]} == {"team-1"}
 
 
 def test_signals_do_not_tell_tenants_how_many_pods_of_others_wait(ask):

@@ -400,12 +400,13 @@ class Ledger(Protocol):
         until_s: float | None = None,
         namespace: str | None = None,
         node: str | None = None,
+        labels: Sequence[str] = (),
     ) -> Sequence[UsageRow]:
         """Sums of energy by one or several groupings, largest first, by days and hours the earliest first.
 
         Without times over the ledger's whole life. Times are rounded outwards to hours, or to days where hours have
         been folded. Folded energy has no pod and no node: by these it is in one row of empty names, and of one node it
-        is left out.
+        is left out. `labels` are the keys of the grouping by label.
 
         Raises:
             TooManyRowsError: several groupings give too many rows to hold.

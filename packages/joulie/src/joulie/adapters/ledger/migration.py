@@ -58,11 +58,17 @@ def migrate_from_1(connection: Connection) -> None:
     set_state(connection, {"version": str(schema.VERSION), "postings_s": repr(until_s)})
 
 
+def migrate_from_4(connection: Connection) -> None:
+    """Version 4 kept no labels: energy can be summed by them from its first cycle here on."""
+    connection.execute(text("ALTER TABLE pods ADD COLUMN labels VARCHAR DEFAULT '{}' NOT NULL"))
+    set_state(connection, {"version": str(schema.VERSION)})
+
+
 def migrate_from_3(connection: Connection) -> None:
     """Version 3 kept the sources of PUEs outside of the journal. They stay where they are: no month changes by them."""
     for name in set(schema.metadata.tables) - set(inspect(connection).get_table_names()):
         schema.metadata.tables[name].create(connection)
-    set_state(connection, {"version": str(schema.VERSION)})
+    migrate_from_4(connection)
 
 
 def migrate_from_2(connection: Connection) -> None:

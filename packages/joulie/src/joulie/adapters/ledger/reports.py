@@ -7,23 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Select, cast, func, literal, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Select, case, cast, func, literal, select
 
 from joulie.adapters.ledger import schema
 from joulie.adapters.ledger.journal import COUNTED
-from joulie.adapters.ledger.statements import energy_of, energy_sums, pod_in
+from joulie.adapters.ledger.statements import NO_LABELS, energy_of, energy_sums, labels_in, pod_in
 from joulie.domain.accounting.journal import EntryKind
-from joulie.domain.accounting.records import ExportRow, Grouping, Method, PodMeta, SavingRow, UsageRow
+from joulie.domain.accounting.records import IDLE_VALUE, ExportRow, Grouping, Method, PodMeta, SavingRow, UsageRow
 from joulie.domain.grid.signals import Measure
 from joulie.domain.quantities import SECONDS_PER_HOUR
 from joulie.ports import TooManyRowsError
 
 _HOURS_PER_DAY = 24
 
-_NAMES = ("uid", "namespace", "name", "owner_kind", "owner_name", "node")
+_NAMES = ("uid", "namespace", "name", "owner_kind", "owner_name", "node", "label_note")
 _NAMES_OF = {
-    Grouping.POD: _NAMES,
+    Grouping.POD: _NAMES[:-1],
     Grouping.JOB: ("namespace", "owner_kind", "owner_name"),
+    Grouping.LABEL: ("label_note",),
     Grouping.NAMESPACE: ("namespace",),
     Grouping.NODE: ("node",),
     Grouping.DAY: (),
@@ -52,11 +53,12 @@ class Span:
 
 @dataclass(frozen=True)
 class Selection:
-    """What is summed: a period, and a namespace or node; None for all of them."""
+    """What is summed: a period, and a namespace or node; None for all of them. And the labels that it is summed by."""
 
     span: Span
     namespace: str | None = None
     node: str | None = None
+    labels: tuple[str, ...] = ()
 
 
 def usage(connection: Connection, by: frozenset[Grouping], chosen: Selection) -> list[UsageRow]:
@@ -68,7 +70,8 @@ def usage(connection: Connection, by: frozenset[Grouping], chosen: Selection) ->
         for row in connection.execute(query if len(by) == 1 else query.limit(_MAX_ROWS + 1)):
             if row.first_s is None:  # a sum of nothing
                 continue
-            names = [row._mapping[name] for name in _NAMES]
+            *names, labels = [row._mapping[name] for name in _NAMES]
+            names.append(_label_values(labels, chosen.labels))
             new = UsageRow(row.first_s, row.last_s, energy_of(row), *names)
             key = (row.bucket, *names)
             rows[key] = _sum(rows[key], new) if key in rows else new
@@ -87,7 +90,15 @@ def export(connection: Connection, span: Span) -> list[ExportRow]:
         ExportRow(
             row.from_s,
             row.until_s,
-            PodMeta("", row.namespace, "", row.owner_kind, row.owner_name, zone=row.zone),
+            PodMeta(
+                "",
+                row.namespace,
+                "",
+                row.owner_kind,
+                row.owner_name,
+                zone=row.zone,
+                labels=tuple(labels_in(row.note).items()),
+            ),
             "",
             energy_of(row),
             correction=row.kind == EntryKind.CORRECTION,
@@ -137,7 +148,7 @@ def _of_hours(by: frozenset[Grouping], chosen: Selection) -> Select[Any]:
     pods, hours = schema.pods.c, schema.hours.c
     query = _grouped(
         by,
-        {name: pods[name] for name in _NAMES},
+        {name: pods[name] for name in _NAMES[:-1]} | {"label_note": _labels(pods.namespace, pods.labels)},
         hours.hour,
         [
             func.min(hours.from_s).label("first_s"),
@@ -153,9 +164,11 @@ def _of_hours(by: frozenset[Grouping], chosen: Selection) -> Select[Any]:
 
 def _of_entries(by: frozenset[Grouping], chosen: Selection) -> Select[Any]:
     entries = schema.entries.c
+    booked = case((entries.kind == EntryKind.BOOKED, entries.note), else_=NO_LABELS)
     query = _grouped(
         by,
-        {name: entries[name] for name in _NAMES if name in entries and Grouping.POD not in by},
+        {name: entries[name] for name in _NAMES if name in entries and Grouping.POD not in by}
+        | {"label_note": _labels(entries.namespace, booked)},
         cast(entries.from_s, BigInteger) // int(SECONDS_PER_HOUR),
         [
             func.min(entries.from_s).label("first_s"),
@@ -165,6 +178,18 @@ def _of_entries(by: frozenset[Grouping], chosen: Selection) -> Select[Any]:
     )
     query = query.where(*counted(chosen.span))
     return query if chosen.namespace is None else query.where(entries.namespace == chosen.namespace)
+
+
+def _labels(namespace: ColumnElement[str], note: ColumnElement[str]) -> ColumnElement[str]:
+    """The note with the labels of a pod or entry; that of the energy of nodes is empty."""
+    return case((namespace == "", ""), else_=note)
+
+
+def _label_values(note: str, keys: Sequence[str]) -> tuple[str, ...]:
+    if keys and not note:
+        return (IDLE_VALUE,) * len(keys)
+    labels = labels_in(note) if keys else {}
+    return tuple(labels.get(key, "") for key in keys)
 
 
 def counted(span: Span) -> list[ColumnElement[bool]]:
@@ -206,4 +231,5 @@ def _sum(one: UsageRow, other: UsageRow) -> UsageRow:
         one.owner_kind,
         one.owner_name,
         one.node,
+        one.labels,
     )

@@ -6,7 +6,7 @@ from sqlalchemy import Boolean, Column, Double, Index, Integer, MetaData, String
 
 from joulie.domain.accounting.records import ENERGY_FIELDS
 
-VERSION = 4
+VERSION = 5
 """Of the tables; ledgers of earlier versions are migrated, those of later ones refused."""
 APPLICATION_ID = 0x4A4F554C
 """By which SQLite files are told from those of other programs: JOUL."""
@@ -49,6 +49,7 @@ pods = Table(
     _number("pue"),
     _number("gpu_pue"),
     Column("held", String),
+    Column("labels", String, nullable=False, server_default="{}"),
     _number("from_s"),
     _number("sampled_s"),
     _number("cpu_w"),

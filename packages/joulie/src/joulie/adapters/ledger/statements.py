@@ -13,6 +13,15 @@ from sqlalchemy.dialects import postgresql, sqlite
 from joulie.adapters.ledger import schema
 from joulie.domain.accounting.records import ENERGY_FIELDS, Energy, Held, PodMeta
 
+NO_LABELS = "{}"
+
+
+class _LabelsNote(msgspec.Struct):
+    labels: dict[str, str] = {}
+
+
+_LABELS = msgspec.json.Encoder(order="sorted")
+
 
 def upsert(connection: Connection, table: Table) -> Any:
     """An INSERT with ON CONFLICT support in the dialect of the database."""
@@ -80,6 +89,7 @@ POD_COLUMNS = (
     "pue",
     "gpu_pue",
     "held",
+    "labels",
 )
 """Of `schema.pods`: whose it is. In the order of `PodMeta`."""
 
@@ -87,8 +97,10 @@ POD_COLUMNS = (
 def pod_of(values: Sequence[Any]) -> PodMeta:
     """The pod that values of `POD_COLUMNS` say."""
     arguments = list(values)
-    if arguments[-1] is not None:
-        arguments[-1] = msgspec.json.decode(arguments[-1], type=Held)
+    *_, held, labels = values
+    if held is not None:
+        arguments[-2] = msgspec.json.decode(held, type=Held)
+    arguments[-1] = tuple(labels_in(labels).items())
     return PodMeta(*arguments)
 
 
@@ -111,4 +123,15 @@ def pod_values(pod: PodMeta) -> tuple[Any, ...]:
         pod.pue,
         pod.gpu_pue,
         None if pod.held is None else msgspec.json.encode(pod.held).decode(),
+        labels_note(pod.labels),
     )
+
+
+def labels_note(labels: Sequence[tuple[str, str]]) -> str:
+    """Labels as `schema.pods` has them, and the note of a booked entry: equal texts for equal labels."""
+    return _LABELS.encode(_LabelsNote(dict(labels))).decode() if labels else NO_LABELS
+
+
+def labels_in(note: str) -> dict[str, str]:
+    """The labels in a column of `schema.pods` or in a note; none in notes of other kinds."""
+    return {} if note == NO_LABELS else msgspec.json.decode(note, type=_LabelsNote).labels

@@ -23,11 +23,12 @@ from joulie.adapters.ledger.corrections import by_hand, by_signals
 from joulie.adapters.ledger.cycles import Booking
 from joulie.adapters.ledger.error_hints import error_hint
 from joulie.adapters.ledger.evidence import evidence
+from joulie.adapters.ledger.folding import fold_hours
 from joulie.adapters.ledger.journal import add_entries, drop_entries, head_of, new_entry, pruned, read_entries
 from joulie.adapters.ledger.months import month_records, units_between
-from joulie.adapters.ledger.reservations import add_units, fold
+from joulie.adapters.ledger.reservations import add_units
 from joulie.adapters.ledger.runs import prune_runs, record_runs, run_durations
-from joulie.adapters.ledger.statements import energy_of, energy_sums, pod_in, set_state, state_of, upsert
+from joulie.adapters.ledger.statements import energy_of, pod_in, set_state, state_of, upsert
 from joulie.domain.accounting.budget import Crossing
 from joulie.domain.accounting.factors import FactorKind
 from joulie.domain.accounting.journal import (
@@ -138,9 +139,10 @@ class SqlLedger:
         until_s: float | None = None,
         namespace: str | None = None,
         node: str | None = None,
+        labels: Sequence[str] = (),
     ) -> Sequence[UsageRow]:
         """See `joulie.ports.Ledger`."""
-        chosen = reports.Selection(reports.Span(since_s, until_s), namespace, node)
+        chosen = reports.Selection(reports.Span(since_s, until_s), namespace, node, tuple(labels))
         with self._transaction(reads_only=True) as connection:
             return reports.usage(connection, frozenset({by, *also}), chosen)
 
@@ -297,7 +299,7 @@ class SqlLedger:
             )
             if behind:
                 raise LedgerError(f"{behind} pods are not accounted to the end of {month}: let the accounting catch up")
-            self._fold_hours(connection, month.ends_s, now_s)
+            fold_hours(connection, month.ends_s, now_s)
             number, head = head_of(connection)
             time_s = (month.starts_s, month.ends_s, month.starts_s)
             note = closing_note(month, number + 1, head, signer)
@@ -352,7 +354,7 @@ class SqlLedger:
         """See `joulie.ports.Ledger`."""
         with self._transaction() as connection:
             self._drop_profiles(connection, now_s - self._settings.retention_s)
-            self._fold_hours(connection, now_s - self._settings.hours_kept_s, now_s)
+            fold_hours(connection, now_s - self._settings.hours_kept_s, now_s)
             self._fold_savings(connection, now_s - self._settings.hours_kept_s)
             self._drop_old(connection, now_s)
             prune_runs(connection, now_s)
@@ -393,38 +395,6 @@ class SqlLedger:
         ended = and_(pods.completed_s < before_s, pods.samples > 0)
         connection.execute(delete(schema.samples).where(samples.pod_id.in_(select(pods.id).where(ended))))
         connection.execute(update(schema.pods).where(ended).values(samples=0))
-
-    def _fold_hours(self, connection: Connection, before_s: float, now_s: float) -> None:
-        """Whole days of hours into the journal; then pods that have ended and have no hours are of no more use."""
-        pods, hours = schema.pods.c, schema.hours.c
-        before_day = int(before_s // _SECONDS_PER_DAY)
-        before = before_day * _HOURS_PER_DAY
-        keys = (hours.hour // _HOURS_PER_DAY, pods.namespace, pods.owner_kind, pods.owner_name, pods.zone)
-        folded = (
-            select(keys[0].label("day"), *keys[1:], *energy_sums(schema.hours))
-            .join_from(schema.hours, schema.pods, hours.pod_id == pods.id)
-            .where(hours.hour < before)
-            .group_by(*keys)
-            .order_by(*keys)
-        )
-        entries: list[Entry] = []
-        for row in connection.execute(folded):
-            from_s = row.day * _SECONDS_PER_DAY
-            workload = (row.namespace, row.owner_kind, row.owner_name, row.zone)
-            time_s = (from_s, from_s + _SECONDS_PER_DAY, from_s)
-            entries.append(new_entry(EntryKind.BOOKED, now_s, time_s, workload, energy_of(row)))
-        entries += fold(connection, before_day, now_s)
-        if entries:
-            add_entries(connection, entries)
-            set_state(connection, {"folded_s": repr(before_day * _SECONDS_PER_DAY)})
-            connection.execute(delete(schema.hours).where(hours.hour < before))
-        connection.execute(
-            delete(schema.pods).where(
-                pods.completed_s < before * SECONDS_PER_HOUR,
-                pods.samples == 0,
-                ~select(hours.hour).where(hours.pod_id == pods.id).exists(),
-            )
-        )
 
     def _fold_savings(self, connection: Connection, before_s: float) -> None:
         table = schema.savings

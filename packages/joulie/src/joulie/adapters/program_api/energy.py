@@ -18,20 +18,26 @@ MAX_ITEMS = 100_000
 GROUPS = ("pod", "job", "namespace", "node", "day")
 """Groupings of energy; a job is any workload: a Job, a Deployment, or a pod without a controller."""
 
+LABEL_PREFIX = "label:"
+"""Before the key of a label in a grouping: ``label:team``."""
+
 IDLE = "__idle__"
 """Name used instead of a namespace or pod for the idle energy of nodes, which is charged to no pod."""
 FOLDED = "__folded__"
 """Name used instead of a pod or node for old energy, which is kept by workload and day only."""
+UNLABELLED = "__unlabelled__"
+"""Value used of a label that pods do not have, and of energy that was folded before the label was kept."""
 
 
 class EnergyItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Energy of a pod, a workload, a namespace, a node, a day or an hour, or of two of them.
 
     Attributes:
-        name: name of the pod, workload, namespace or node; of a day its date, ``2026-03-13``.
+        name: name of the pod, workload, namespace or node; of a day its date, ``2026-03-13``; value of a label.
         namespace: namespace of a pod or workload; None for other groupings.
         kind: kind of a workload; None for other groupings.
         node: node of a pod; None for other groupings.
+        labels: values of the labels of the grouping; None for other groupings.
         start: start of its first hour with energy, s since the epoch, in sums by days and hours and something else.
         end: end of its last one, likewise.
         cpu_j: energy of CPUs, without PUE, J.
@@ -53,6 +59,7 @@ class EnergyItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     namespace: str | None = None
     kind: str | None = None
     node: str | None = None
+    labels: dict[str, str] | None = None
     start: float | None = None
     end: float | None = None
     cpu_j: float = msgspec.field(default=0.0, name="cpuJ")
@@ -80,6 +87,7 @@ class EnergyAnswer(msgspec.Struct, frozen=True, rename="camel"):
         currency: currency of costs.
         items: items in descending order of energy, by days and hours the earliest first.
         next_page: value of ``continue`` for the next page; None on the last one.
+        label_keys: labels of pods that energy can be grouped by.
     """
 
     by: str
@@ -88,6 +96,7 @@ class EnergyAnswer(msgspec.Struct, frozen=True, rename="camel"):
     currency: str
     items: list[EnergyItem]
     next_page: str | None = msgspec.field(default=None, name="continue")
+    label_keys: tuple[str, ...] = ()
 
 
 class SavingsItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -166,6 +175,7 @@ class ExportItem(msgspec.Struct, frozen=True):
         marginal_g: marginal emissions of the energy with known marginal intensity, gCO2eq; not part of `emissions_g`.
         energy_without_marginal_j: part of `energy_j` with unknown marginal intensity, J.
         correction: whether the line is a difference, to be added as it stands: it has no factors.
+        labels: labels of the pod that energy can be grouped by, ``cost-centre=42,team=vision``; empty without any.
     """
 
     uid: str
@@ -196,3 +206,4 @@ class ExportItem(msgspec.Struct, frozen=True):
     marginal_g: float = 0.0
     energy_without_marginal_j: float = 0.0
     correction: bool = False
+    labels: str = ""

@@ -18,8 +18,10 @@ from joulie.adapters.program_api.energy import (
     EXPORT_PATH,
     FOLDED,
     IDLE,
+    LABEL_PREFIX,
     MAX_ITEMS,
     SAVINGS_PATH,
+    UNLABELLED,
     EnergyAnswer,
     EnergyItem,
     ExportItem,
@@ -72,6 +74,7 @@ class EnergyApi:
         now_s: current time, s since the epoch.
         access: checks who may read what; None to answer everybody.
         inventory: instruments and residual mixes for reports.
+        label_keys: labels of pods that energy can be grouped by.
     """
 
     def __init__(
@@ -81,7 +84,9 @@ class EnergyApi:
         now_s: Callable[[], float],
         access: Access | None = None,
         inventory: Inventory | None = None,
+        label_keys: tuple[str, ...] = (),
     ) -> None:
+        self._label_keys = label_keys
         self._inventory = inventory or Inventory()
         self._access = access
         self._ledger = ledger
@@ -153,7 +158,7 @@ class EnergyApi:
         return report_answer(report(records, self._inventory, period.namespace))
 
     async def _energy(self, query: Mapping[str, str], period: _RequestedPeriod) -> EnergyAnswer:
-        by, also = _groupings(query)
+        by, also, labels = _groupings(query, self._label_keys)
         try:
             rows = await self._ledger.call(
                 lambda ledger: ledger.usage(
@@ -163,6 +168,7 @@ class EnergyApi:
                     until_s=period.until_s,
                     namespace=period.namespace,
                     node=query.get("node"),
+                    labels=labels,
                 )
             )
         except TooManyRowsError as error:
@@ -171,12 +177,13 @@ class EnergyApi:
         # Energy is stored by hours and days, so the sums may start earlier than requested.
         asked_s = () if period.since_s is None else (period.since_s,)
         return EnergyAnswer(
-            ",".join([by, *sorted(also)]),
+            ",".join(_grouping_texts(by, also, labels)),
             min((*asked_s, *(row.from_s for row in rows)), default=period.now_s),
             period.now_s if period.until_s is None else period.until_s,
             self._currency,
-            [_energy_item(by, also, row) for row in shown],
+            [_energy_item(by, also, labels, row) for row in shown],
             next_page,
+            self._label_keys,
         )
 
     async def _savings(self, period: _RequestedPeriod) -> SavingsAnswer:
@@ -233,6 +240,7 @@ def export_item(row: ExportRow, currency: str) -> ExportItem:
         price_per_kwh=None if row.correction else _per_kwh(energy.cost, with_price_j),
         currency=currency,
         correction=row.correction,
+        labels=",".join(f"{key}={value}" for key, value in pod.labels),
         **{name: getattr(energy, name) for name in ENERGY_FIELDS},
     )
 
@@ -248,24 +256,43 @@ def _per_kwh(amount: float, energy_j: float) -> float | None:
     return amount / (energy_j / JOULES_PER_KWH) if energy_j > 0.0 else None
 
 
-def _groupings(query: Mapping[str, str]) -> tuple[Grouping, frozenset[Grouping]]:
-    """The grouping that names the items, the most specific of those asked for, and the others."""
-    texts = [text for text in (*query.get("by", "").split(","), query.get("step", "")) if text]
-    try:
-        asked = {Grouping(text) for text in texts} or {Grouping.NAMESPACE}
-    except ValueError:
+def _groupings(
+    query: Mapping[str, str], label_keys: tuple[str, ...]
+) -> tuple[Grouping, frozenset[Grouping], tuple[str, ...]]:
+    """The grouping that names the items, the most specific of those asked for, the others, and keys of labels."""
+    texts = {text for text in (*query.get("by", "").split(","), query.get("step", "")) if text}
+    labels = {text.removeprefix(LABEL_PREFIX) for text in texts if text.startswith(LABEL_PREFIX)}
+    if unknown := sorted(labels - set(label_keys)):
+        kept = f"it has {', '.join(label_keys)}" if label_keys else "it is empty"
+        raise QueryError(f"invalid by: label {unknown[0]} is not in ENERGY_LABELS of the accounting program: {kept}")
+    names = [one.value for one in Grouping if one is not Grouping.LABEL]
+    if wrong := [text for text in texts if not text.startswith(LABEL_PREFIX) and text not in names]:
         raise QueryError(
-            f"invalid by: it must be one or two of {', '.join(Grouping)}, with a comma between; step is hour or day"
-        ) from None
+            f"invalid by {wrong[0]!r}: it must be one or two of {', '.join(names)} and {LABEL_PREFIX}KEY, with a comma "
+            "between; step is hour or day"
+        )
+    asked = {Grouping(text) for text in texts if text in names} | ({Grouping.LABEL} if labels else set())
     times = asked & {Grouping.DAY, Grouping.HOUR}
-    if query.get("step", "hour") not in {"hour", "day"} or len(asked) > 2 + ("step" in query) or len(times) > 1:
+    if query.get("step", "hour") not in {"hour", "day"} or len(texts) > 2 + ("step" in query) or len(times) > 1:
         raise QueryError("invalid by: at most two, and at most one of day and hour, which step may be too")
-    by, *also = [one for one in Grouping if one in asked]
-    return by, frozenset(also)
+    by, *also = [one for one in Grouping if one in (asked or {Grouping.NAMESPACE})]
+    return by, frozenset(also), tuple(sorted(labels))
 
 
-def _energy_item(by: Grouping, also: frozenset[Grouping], row: UsageRow) -> EnergyItem:
+def _grouping_texts(by: Grouping, also: frozenset[Grouping], labels: tuple[str, ...]) -> list[str]:
+    """Groupings as a query has them."""
+    return [
+        text
+        for one in (by, *sorted(also))
+        for text in ([LABEL_PREFIX + key for key in labels] if one is Grouping.LABEL else [one.value])
+    ]
+
+
+def _energy_item(by: Grouping, also: frozenset[Grouping], labels: tuple[str, ...], row: UsageRow) -> EnergyItem:
     item = _named_item(by, row)
+    if labels:
+        values = {key: value or UNLABELLED for key, value in zip(labels, row.labels, strict=True)}
+        item = msgspec.structs.replace(item, labels=values)
     if Grouping.NAMESPACE in also:
         item = msgspec.structs.replace(item, namespace=row.namespace or IDLE)
     if Grouping.NODE in also:
@@ -286,8 +313,9 @@ def _named_item(by: Grouping, row: UsageRow) -> EnergyItem:
             return EnergyItem(row.owner_name, namespace=row.namespace or IDLE, kind=row.owner_kind, **energy)
         case Grouping.NAMESPACE:
             return EnergyItem(row.namespace or IDLE, **energy)
-        case Grouping.NODE:
-            return EnergyItem(row.node or FOLDED, **energy)
+        case Grouping.NODE | Grouping.LABEL:
+            name = row.node or FOLDED if by is Grouping.NODE else row.labels[0] or UNLABELLED
+            return EnergyItem(name, **energy)
         case Grouping.DAY | Grouping.HOUR:
             text = datetime.fromtimestamp(row.from_s, UTC).strftime("%Y-%m-%dT%H:00Z")
             return EnergyItem(text if by is Grouping.HOUR else text[: len("2026-03-13")], **energy)

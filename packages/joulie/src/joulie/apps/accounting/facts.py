@@ -101,11 +101,14 @@ class AccountedNamespace(msgspec.Struct, frozen=True):
     annotations: dict[str, str] = {}
 
 
-def keep_pod(pod: PodWithContainers, *, all_labels: bool = False) -> AccountedPod | None:
+def keep_pod(
+    pod: PodWithContainers, label_keys: tuple[str, ...] = (), *, all_labels: bool = False
+) -> AccountedPod | None:
     """Reduce a pod to the fields that accounting caches; None if it never ran on a node.
 
     Args:
         pod: the pod.
+        label_keys: labels that energy can be summed by.
         all_labels: keep all of its labels, since a budget selects by them.
     """
     facts = pod_facts(pod)
@@ -127,7 +130,7 @@ def keep_pod(pod: PodWithContainers, *, all_labels: bool = False) -> AccountedPo
         started_s=_started_s(pod),
         ended_s=None if running else _ended_s(pod),
         annotations=_chosen(pod.metadata.annotations, _OUR_PREFIXES),
-        labels=pod.metadata.labels if all_labels else _chosen(pod.metadata.labels, _OUR_PREFIXES),
+        labels=pod.metadata.labels if all_labels else _kept_labels(pod.metadata.labels, label_keys),
     )
 
 
@@ -164,6 +167,10 @@ def keep_hardware(hardware: NodeHardware) -> tuple[str, ReportedHardware]:
 
 def _chosen(pairs: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[str, str]:
     return {key: value for key, value in pairs.items() if key.startswith(prefixes)}
+
+
+def _kept_labels(labels: Mapping[str, str], keys: tuple[str, ...]) -> dict[str, str]:
+    return {key: value for key, value in labels.items() if key in keys or key.startswith(_OUR_PREFIXES)}
 
 
 def _started_s(pod: PodWithContainers) -> float | None:

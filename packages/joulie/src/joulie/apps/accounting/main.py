@@ -117,7 +117,7 @@ async def serve(
         feed = await stack.enter_async_context(
             open_feed(settings, settings.prometheus, registry=metrics.registry, rate=rate)
         )
-        view = ClusterView(client, time.time)
+        view = ClusterView(client, time.time, settings.label_keys)
         events = EventRecorder(client, _COMPONENT, instance=platform.node())
         usage = UsageReader(
             client,
@@ -148,7 +148,7 @@ async def serve(
         probes = Probes()
         probes.add("caches", view.why_not_ready)
         access = Access(client, time.time) if settings.api_authorization else None
-        api = EnergyApi(async_ledger, settings.currency, time.time, access, inventory)
+        api = EnergyApi(async_ledger, settings.currency, time.time, access, inventory, settings.label_keys)
         app = api.before(observability_app(probes, metrics.registry))
         server = await stack.enter_async_context(_server(settings, app))
         _log.info("accounting started", extra={"metrics_port": server.port})
@@ -193,7 +193,9 @@ def sampler_of(
                 f"INVENTORY_PATH: label {unread[0]} of nodes is not read; use one that begins with "
                 + ", ".join(HARDWARE_PREFIXES)
             )
-    return Sampler(SamplerSettings(profiles, power, settings.electricity_map_api_region, regions, inventory))
+    return Sampler(
+        SamplerSettings(profiles, power, settings.electricity_map_api_region, regions, inventory, settings.label_keys)
+    )
 
 
 def ledger_settings(settings: AccountingSettings) -> LedgerSettings:

@@ -107,6 +107,7 @@ class SamplerSettings:
         zone: default grid zone of nodes.
         regions: grid zone by cloud region.
         inventory: embodied emissions of nodes, and PUE by zone.
+        label_keys: labels of pods that energy can be summed by.
     """
 
     profiles: HardwareProfiles
@@ -114,6 +115,7 @@ class SamplerSettings:
     zone: str
     regions: Mapping[str, str] = field(default_factory=lambda: CLOUD_REGIONS)
     inventory: Inventory = field(default_factory=Inventory)
+    label_keys: tuple[str, ...] = ()
 
     def pue(self, zone: str) -> SourcedPue:
         """PUE of a data centre in a zone, unless an annotation says otherwise."""
@@ -240,8 +242,7 @@ class Sampler:
             for pod, row, power_w, by, shares in zip(pods, found.node.tolist(), watts, known, reserved, strict=True)
         ]
 
-    @staticmethod
-    def _meta(pod: AccountedPod, site: NodeSite, policy: PodPolicy) -> PodMeta:
+    def _meta(self, pod: AccountedPod, site: NodeSite, policy: PodPolicy) -> PodMeta:
         return PodMeta(
             uid=pod.uid,
             namespace=pod.namespace,
@@ -254,6 +255,7 @@ class Sampler:
             pue=site.pue.pue if policy.pue is None else policy.pue,
             gpu_pue=site.pue.gpu_pue if policy.gpu_pue is None else policy.gpu_pue,
             held=policy.held,
+            labels=tuple((key, pod.labels[key]) for key in self._settings.label_keys if pod.labels.get(key)),
         )
 
     @staticmethod

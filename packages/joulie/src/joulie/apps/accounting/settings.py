@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,12 @@ from joulie.adapters.prometheus.settings import PrometheusSettings
 from joulie.domain.accounting.identity import PowerRange, parse_power_range
 from joulie.domain.accounting.thinning import Strategy
 from joulie.program.settings import ModeSettings, ProgramSettings
-from joulie.settings import boolean, choice, duration, integer, number, path, text
+from joulie.settings import boolean, choice, duration, integer, listed, number, path, text
 
 NODE_POWER_PREFIX = "NODE_POWER_CONFIG_"
+MAX_LABELS = 5
+_LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+"""Source: Kubernetes documentation, Labels and Selectors, Syntax and character set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +111,11 @@ class AccountingSettings(ModeSettings, GridSettings, PrometheusSettings, Program
     ledger_heads_config_map: str = text(
         "LEDGER_HEADS_CONFIG_MAP", "", "ConfigMap that the journal's head is published in, one key a closed month."
     )
+    energy_labels: str = text(
+        "ENERGY_LABELS",
+        "",
+        f"Labels of pods that energy can be summed by, with commas between, at most {MAX_LABELS}: team,cost-centre.",
+    )
     namespace: str = text("POD_NAMESPACE", "joulie-system", "Namespace that Joulie runs in.")
     currency: str = text("CURRENCY", "USD", "Currency of the prices.")
     metric_pods: int = integer(
@@ -132,8 +141,17 @@ class AccountingSettings(ModeSettings, GridSettings, PrometheusSettings, Program
                 f"NODE_DEFAULT_IDLE_POWER ({self.node_default_idle_w:g} W) must be at most "
                 f"NODE_DEFAULT_MAX_POWER ({self.node_default_max_w:g} W)"
             )
+        if len(self.label_keys) > MAX_LABELS:
+            raise ValueError(f"ENERGY_LABELS has {len(self.label_keys)} labels: {MAX_LABELS} are allowed")
+        if wrong := [key for key in self.label_keys if not _LABEL_KEY.fullmatch(key)]:
+            raise ValueError(f"ENERGY_LABELS: invalid label key {wrong[0]!r}")
         if (self.metrics_cert_file is None) != (self.metrics_key_file is None):
             raise ValueError("METRICS_TLS_CERT_FILE and METRICS_TLS_KEY_FILE go together")
+
+    @property
+    def label_keys(self) -> tuple[str, ...]:
+        """Labels of pods that energy can be summed by."""
+        return tuple(sorted(listed(self.energy_labels)))
 
     def ledger_address(self) -> str:
         """Where accounts are kept.

@@ -55,13 +55,15 @@ class ClusterView(Watching):
     Args:
         client: Kubernetes client.
         now_s: current time, s since the epoch.
+        label_keys: labels of pods that energy can be summed by.
 
     Attributes:
         departed: pods deleted from the cluster and when that was observed (s since the epoch), by UID; the caller
             removes a pod once it is accounted for.
     """
 
-    def __init__(self, client: KubeClient, now_s: Callable[[], float]) -> None:
+    def __init__(self, client: KubeClient, now_s: Callable[[], float], label_keys: tuple[str, ...] = ()) -> None:
+        self._label_keys = label_keys
         self.departed: dict[str, tuple[AccountedPod, float]] = {}
         self._now_s = now_s
         self._pods: Cache[PodWithContainers, AccountedPod] = Cache(client, PODS_WITH_CONTAINERS, self._keep_pod)
@@ -131,7 +133,7 @@ class ClusterView(Watching):
                     self._pods.update(key, msgspec.structs.replace(cached, labels=pod.metadata.labels))
 
     def _keep_pod(self, pod: PodWithContainers) -> AccountedPod | None:
-        return keep_pod(pod, all_labels=pod.metadata.namespace in self._labelled)
+        return keep_pod(pod, self._label_keys, all_labels=pod.metadata.namespace in self._labelled)
 
     def _pod_changed(self, _key: Key, old: AccountedPod | None, new: AccountedPod | None) -> None:
         if old is not None and (new is None or new.uid != old.uid):

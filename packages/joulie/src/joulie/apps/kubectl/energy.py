@@ -1,4 +1,4 @@
-"""`kubectl joulie energy`: energy, emissions and cost by pod, workload, namespace, node or day."""
+"""`kubectl joulie energy`: energy, emissions and cost by pod, workload, namespace, node, day or label."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.times import rfc3339
-from joulie.adapters.program_api.energy import ENERGY_PATH, EnergyAnswer, EnergyItem
+from joulie.adapters.program_api.energy import ENERGY_PATH, LABEL_PREFIX, EnergyAnswer, EnergyItem
 from joulie.apps.kubectl.accounting import AccountingEndpoint, query_accounting
 from joulie.apps.kubectl.columns import (
     Column,
@@ -36,7 +36,7 @@ class Request:
     """Options of the command.
 
     Attributes:
-        by: group to sum by: pod, job, namespace, node or day.
+        by: group to sum by: pod, job, namespace, node, day, or ``label:KEY``.
         namespace: namespace of the pods; empty for that of the context, None for all.
         since_s: length of the period up to now, s; None for all stored data.
         output: table, wide, json or yaml.
@@ -143,6 +143,13 @@ COLUMNS: Mapping[str, Mapping[str, Column[EnergyItem]]] = {
 }
 
 
+def columns_of(by: str) -> Mapping[str, Column[EnergyItem]]:
+    """Columns of the table by a group."""
+    if not by.startswith(LABEL_PREFIX):
+        return COLUMNS[by]
+    return {"name": text_column(by.removeprefix(LABEL_PREFIX).upper(), lambda item: item.name, min_width=20), **_SUMS}
+
+
 async def show_energy(client: KubeClient, request: Request) -> None:
     """Print energy, emissions and cost by group.
 
@@ -151,7 +158,7 @@ async def show_energy(client: KubeClient, request: Request) -> None:
     """
     query = query_of(client, request.namespace, request.since_s) | {"by": request.by}
     answer = await query_accounting(client, request.endpoint, ENERGY_PATH, query, EnergyAnswer)
-    columns = COLUMNS[request.by]
+    columns = columns_of(request.by)
     rows = sorted_rows(answer.items, columns[request.sort_by], reverse=request.reverse)[: request.limit]
     if request.output in {"json", "yaml"}:
         document = {
@@ -196,7 +203,9 @@ def _lines(request: Request, answer: EnergyAnswer) -> list[str]:
         return [f"No energy recorded{where} in the last {span}."]
     whole = total(answer.items)
     emitted_g, paid = emissions_g(whole), cost(whole)
-    parts = [f"{format_count(len(answer.items), _GROUP_NOUNS[request.by])}: {format_energy(whole.energy_j)}"]
+    parts = [
+        f"{format_count(len(answer.items), _GROUP_NOUNS.get(request.by, 'value'))}: {format_energy(whole.energy_j)}"
+    ]
     parts += [] if emitted_g is None else [f"{format_mass(emitted_g)} CO2eq"]
     parts += [] if paid is None else [f"{paid:.2f} {answer.currency}"]
     lines = [", ".join(parts) + f" in the last {span}"]

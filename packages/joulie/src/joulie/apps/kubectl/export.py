@@ -192,6 +192,7 @@ def _allocation(name: str, rows: Sequence[ExportItem]) -> Mapping[str, Any]:
             "controllerKind": first.owner_kind.lower(),
             "pod": first.pod,
             "providerID": first.uid,
+            "labels": dict(text.partition("=")[::2] for text in first.labels.split(",") if text),
         },
         "window": window,
         **window,

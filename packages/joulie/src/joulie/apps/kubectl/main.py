@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from joulie import __version__
-from joulie.adapters.program_api.energy import GROUPS
 from joulie.apps.kubectl import budget as budget_table
 from joulie.apps.kubectl import energy as energy_table
 from joulie.apps.kubectl import power_budget as power_budget_table
@@ -21,6 +20,7 @@ from joulie.apps.kubectl.export import FORMATS
 from joulie.apps.kubectl.options import (
     Command,
     Decorator,
+    EnergyGroup,
     accounting_endpoint,
     accounting_options,
     all_endpoints,
@@ -157,23 +157,23 @@ def _account_options(command: Command) -> Command:
 @_account_options
 @click.option(
     "--by",
-    type=click.Choice(GROUPS),
+    type=EnergyGroup(),
     default="job",
     show_default=True,
-    help="Group to sum by; job stands for any workload.",
+    help="Group to sum by; job stands for any workload, label:KEY for a label of pods that the accounting keeps.",
 )
 @table_options(energy_table.ORDERS, "energy")
 @limit_option
 def energy(kubeconfig: Path | None, context: str | None, namespace: str, all_namespaces: bool, **options: Any) -> None:
-    """Show energy, emissions and cost by pod, workload, namespace, node or day.
+    """Show energy, emissions and cost by pod, workload, namespace, node, day or label.
 
     ENERGY includes the PUE of the data centre. MEASURED is the share of the energy with measured power, ASSUMED the
     share estimated from requests alone; the rest is modelled from measured utilisation. NO-CO2 is the share with
     unknown carbon intensity, which is not part of CO2EQ. Only whole hours are counted. -o wide adds the devices.
-    Without -n, namespaces and nodes of the whole cluster are shown; __idle__ is the energy of nodes that belongs to no
-    pod.
+    Without -n, namespaces, nodes and labels of the whole cluster are shown; __idle__ is the energy of nodes that
+    belongs to no pod.
     """
-    everywhere = all_namespaces or (options["by"] in {"namespace", "node"} and not namespace)
+    everywhere = all_namespaces or (options["by"] not in {"pod", "job", "day"} and not namespace)
     request = energy_table.Request(
         options["by"],
         None if everywhere else namespace,

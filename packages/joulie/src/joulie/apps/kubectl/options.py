@@ -12,6 +12,7 @@ from stamina.instrumentation import set_on_retry_hooks
 
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
+from joulie.adapters.program_api.energy import GROUPS, LABEL_PREFIX
 from joulie.apps.kubectl.accounting import AccountingEndpoint
 from joulie.apps.kubectl.leader import LeaderEndpoint
 from joulie.domain.durations import duration_s
@@ -19,6 +20,19 @@ from joulie.program.documents import FORMS
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
+
+
+class EnergyGroup(click.Choice[str]):
+    """A grouping of energy: one of `GROUPS`, or the key of a label."""
+
+    def __init__(self) -> None:
+        super().__init__([*GROUPS, f"{LABEL_PREFIX}KEY"])
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Accept every key: which are kept, the accounting program says."""
+        text = str(value)
+        has_key = text.startswith(LABEL_PREFIX) and text != LABEL_PREFIX
+        return text if has_key else super().convert(value, param, ctx)
 
 
 def run_with_client(

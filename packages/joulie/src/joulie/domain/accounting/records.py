@@ -63,6 +63,7 @@ class PodMeta:
         pue: power usage effectiveness of the data centre, at least 1.
         gpu_pue: the same for GPUs, power conversion included, at least 1.
         held: how it waited before it ran; None: it did not.
+        labels: those of its labels that energy can be summed by, sorted by key.
     """
 
     uid: str
@@ -76,6 +77,7 @@ class PodMeta:
     pue: float = 1.1
     gpu_pue: float = 1.15
     held: Held | None = None
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 IDLE_OWNER = "Node"
@@ -359,12 +361,20 @@ class Grouping(StrEnum):
     POD = "pod"
     JOB = "job"
     """The workload that pods belong to."""
+    LABEL = "label"
+    """The values of some of the labels of pods."""
     NAMESPACE = "namespace"
     NODE = "node"
     DAY = "day"
     """Of UTC."""
     HOUR = "hour"
     """Of UTC; energy whose hours have been folded is in the first hour of its day."""
+
+
+IDLE_VALUE = "__idle__"
+"""Value of every label of what nodes draw for nobody. No label can have it: values begin with a letter or a digit."""
+OTHER_VALUE = "__other__"
+"""Value of every label of pods beyond the maximum number of sets of labels that a workload's days are kept by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,6 +391,7 @@ class UsageRow:
         owner_kind: of the job, or the pod's.
         owner_name: likewise.
         node: of the pod, or the node.
+        labels: values of the labels that were asked for, in their order; empty where a pod has none.
     """
 
     from_s: float
@@ -392,6 +403,7 @@ class UsageRow:
     owner_kind: str = ""
     owner_name: str = ""
     node: str = ""
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +413,7 @@ class ExportRow:
     Attributes:
         from_s: start, s since the epoch.
         until_s: end, s since the epoch.
-        pod: whose; of folded rows only namespace, owner and zone are known.
+        pod: whose; of folded rows only namespace, owner, zone and labels are known.
         source: of the pod's latest power; empty of folded rows.
         energy: within that time.
         correction: it is a difference, to be added to what was exported for that time or before.

@@ -9,22 +9,31 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from joulie.adapters.kubernetes.errors import KubernetesError
-from joulie.adapters.program_api.energy import FOLDED, IDLE, EnergyAnswer, EnergyItem, SavingsItem
+from joulie.adapters.program_api.energy import (
+    FOLDED,
+    IDLE,
+    LABEL_PREFIX,
+    UNLABELLED,
+    EnergyAnswer,
+    EnergyItem,
+    SavingsItem,
+)
 from joulie.adapters.program_api.grid import SignalItem
 from joulie.apps.kubectl.energy import total
 from joulie.apps.kubectl.web.answers import PowerHour
 from joulie.apps.kubectl.web.programs import Programs, problem_of
 from joulie.apps.kubectl.web.watching import ClusterView
+from joulie.domain.accounting.records import OTHER_VALUE
 from joulie.domain.quantities import joules_to_kwh
 from joulie.program.queries import choice, page_of
 
 _SECONDS_PER_DAY = 86400.0
 _PERIODS = ("7", "31", "92")
-_GROUPS = ("namespace", "job", "node", "pod")
+_GROUPS = {"namespace": "Namespace", "job": "Workload", "node": "Node", "pod": "Pod"}
 _SERIES = 7
 _OTHERS = "all others"
 _ROWS = 100
-_SHOWN = {IDLE: "idle nodes", FOLDED: "older energy"}
+_SHOWN = {IDLE: "idle nodes", FOLDED: "older energy", UNLABELLED: "without this label", OTHER_VALUE: "other values"}
 """What pages say for energy without a pod."""
 
 
@@ -99,6 +108,17 @@ class EnergyView:
     savings: Sequence[Saved] = ()
     signals: Sequence[SignalItem] = ()
 
+    @property
+    def group(self) -> str:
+        """What the energy is grouped by, in words."""
+        return self.groups[self.by].lower() if self.by in _GROUPS else f"label {self.by.removeprefix(LABEL_PREFIX)}"
+
+    @property
+    def groups(self) -> Mapping[str, str]:
+        """What energy can be grouped by, with their titles."""
+        keys = self.answer.label_keys if self.answer else ()
+        return _GROUPS | {LABEL_PREFIX + key: key for key in keys}
+
 
 class Saved(NamedTuple):
     """Savings by deferral of one measure, by one method.
@@ -124,7 +144,9 @@ async def energy_view(programs: Programs, cluster: ClusterView, query: Mapping[s
     Raises:
         QueryError: an invalid parameter.
     """
-    days, by = choice(query, "days", _PERIODS, "31"), choice(query, "by", _GROUPS, "namespace")
+    days, by = choice(query, "days", _PERIODS, "31"), query.get("by", "namespace")
+    if not by.startswith(LABEL_PREFIX):
+        by = choice(query, "by", tuple(_GROUPS), "namespace")
     namespaces = cluster.state().namespaces
     # Who may not list all namespaces would only learn that they may not see the sum of all.
     chosen = query.get("namespace") or (namespaces[0] if cluster.visible is not None and namespaces else "")
