@@ -46,6 +46,7 @@ FAILED, FINE = (f'joulie_accounting_cycles_total{{result="{result}"}}' for resul
 FAIL_OPEN = 'apiserver_admission_webhook_fail_open_count{name="pods.grid.joulie.io",type="admit"}'
 NOT_PAYING = "joulie_operator_holdout_stopped_paying_workloads"
 TRIALS = 'joulie_operator_trials{reason="GuardBroken"}'
+UNAVAILABLE = 'aggregator_unavailable_apiservice{name="v1alpha1.energy.joulie.io"}'
 EXPIRY = "joulie_grid_webhook_certificate_expiry_seconds"
 
 CASES = [
@@ -129,6 +130,14 @@ CASES = [
         summary="The API server cannot call Joulie's webhook",
     ),
     Case("JoulieWebhookFailing", {FAIL_OPEN.replace("grid.joulie", "others"): "0+1x60"}),
+    Case("JoulieApiUnavailable", {UNAVAILABLE: "1x2 0x60"}),
+    Case("JoulieApiUnavailable", {UNAVAILABLE.replace("energy.joulie", "metrics.k8s"): "1x60"}),
+    Case(
+        "JoulieApiUnavailable",
+        {UNAVAILABLE: "1x60"},
+        fires={"name": "v1alpha1.energy.joulie.io"},
+        summary="The API server cannot reach the aggregated API of joulie web",
+    ),
     Case("JoulieWebhookCertificate", {EXPIRY: f"{30 * 86400}x180"}, LATE),
     Case(
         "JoulieWebhookCertificate",

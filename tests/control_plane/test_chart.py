@@ -79,7 +79,11 @@ EVERYTHING: dict[str, Any] = {
     "metrics": {"serviceMonitor": {"enabled": True}, "prometheus": {"url": "http://prometheus:9090"}},
     "hardwareProfiles": "cpuProfiles: {}",
     "accounting": {"inventory": "pue: []"},
-    "web": {"enabled": True, "proxy": {"enabled": True, "clientCASecretName": "proxy"}},
+    "web": {
+        "enabled": True,
+        "proxy": {"enabled": True, "clientCASecretName": "proxy"},
+        "aggregatedApi": {"enabled": True},
+    },
     "dashboards": {"enabled": True},
     "prometheusRule": {"enabled": True},
 }
@@ -631,6 +635,7 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "energy.joulie.io": ("get",),
         "tokenreviews.authentication.k8s.io": ("create",),
         "subjectaccessreviews.authorization.k8s.io": ("create",),
+        "apiservices.apiregistration.k8s.io": ("get", "patch"),
     },
 }
 RIGHTS["agent-pool"] = {
@@ -657,6 +662,9 @@ def test_rights_are_bound_to_their_own_accounts(render: Render) -> None:
             assert binding["roleRef"]["name"].startswith("system:"), component
             continue
         assert binding["roleRef"]["name"] == f"joulie-{component}"
+        if component == "api":  # everybody may ask the aggregated API: the program asks what it may answer them
+            assert binding["subjects"][0]["name"] == "system:authenticated"
+            continue
         assert [subject["name"] for subject in binding["subjects"]] == [f"joulie-{component}"]
     assert set(of_kind(render({"operator": {"enabled": False}}), "ClusterRole")) == {"agent", "extender", "cleanup"}
 

@@ -130,11 +130,11 @@ def state_of(twin: Mapping[str, Any]) -> State:
     )
 
 
-def kubectl_joulie(plane: LocalControlPlane, *arguments: str) -> str:
+def kubectl_joulie(plane: LocalControlPlane, *arguments: str, kubeconfig: Path | None = None) -> str:
     """What `kubectl joulie` prints: through kubectl, which finds the plugin on the PATH."""
-    environment = plane.environment()
+    environment = plane.environment(kubeconfig)
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    return plane.kubectl("joulie", *arguments, environment=environment)
+    return plane.kubectl("joulie", *arguments, environment=environment, kubeconfig=kubeconfig)
 
 
 def bind_token(plane: LocalControlPlane, kubeconfig: Path, service_account: str, kind: str, name: str) -> None:

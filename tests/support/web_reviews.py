@@ -19,6 +19,7 @@ from joulie.apps.kubectl.web.readers import AUDIENCE, Readers
 from joulie.apps.kubectl.web.server import application
 from joulie.apps.kubectl.web.sessions import Sessions
 from joulie.apps.kubectl.web.sign_in import READER, ClusterAccess, ProxyHeaders
+from joulie.program.http import AsgiApp
 from support.web_stage import filled
 
 API_SERVER = "https://kubernetes.default.svc"
@@ -87,6 +88,7 @@ class WebStage:
         app: the application.
         proxied: the same for the OIDC proxy.
         registry: metrics.
+        pages: the application without protection, for readers in its scope.
     """
 
     reviews: Reviews
@@ -94,6 +96,7 @@ class WebStage:
     app: ClusterAccess
     proxied: ClusterAccess
     registry: CollectorRegistry
+    pages: AsgiApp
 
     def client(self, *, proxy: bool = False, **headers: str) -> httpx2.AsyncClient:
         """A client that keeps cookies."""
@@ -133,6 +136,7 @@ def web_stage(
         ClusterAccess(pages, readers, sessions, metrics),
         ClusterAccess(pages, readers, sessions, metrics, headers),
         registry,
+        pages,
     )
 
 

@@ -11,6 +11,7 @@ import yaml
 
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODES
+from joulie.adapters.program_api.aggregated import API_ROOT
 from joulie.adapters.program_api.energy import TOKEN_HEADER
 from joulie.adapters.program_api.report import report_answer
 from joulie.apps.cli import main as joulie
@@ -65,8 +66,12 @@ class Accounting:
         self.rows = [ROW, ROW | {"from_s": NOW_S + 3600.0, "until_s": NOW_S + 7200.0}]
         self.status = 200
         self.profiles = (403, b'{"kind": "Status", "code": 403, "reason": "Forbidden"}')
+        self.aggregated = 404  # the cluster has no such API
 
     async def __call__(self, request, answer):
+        if request.path.startswith(API_ROOT) and self.aggregated != 200:
+            await answer.whole(self.aggregated, b"you may not get energy.joulie.io in all namespaces")
+            return
         self.asked.append((request.path, request.query))
         self.headers.append(request.headers)
         common = {"since": NOW_S - 86400.0, "until": NOW_S, "currency": "EUR"}
@@ -132,6 +137,38 @@ def test_energy_is_told_in_units_that_suit_and_says_what_is_not_known(asked):
     (found,) = accounting.asked
     path = "/api/v1/namespaces/joulie-system/services/https:joulie-accounting:10259/proxy/api/v1/energy"
     assert found == (path, {"since": "86400", "namespace": "team", "by": "job"})
+
+
+@pytest.mark.parametrize("command", ["energy", "savings", "export", "report"])
+def test_the_aggregated_api_is_asked_first_and_sent_no_token(asked, command):
+    accounting = Accounting()
+    accounting.aggregated = 200
+    month = ("2026-10",) if command == "report" else ()
+    status, _, err = asked(accounting, command, *month, "-n", "team")
+    assert (status, err) == (0, "")
+    (path, query), *_ = accounting.asked  # savings also reads WorkloadProfiles
+    assert (path, query["namespace"]) == (f"{API_ROOT}/{command}", "team")
+    assert query.get("format") == ("ndjson" if command == "export" else None)
+    assert TOKEN_HEADER not in accounting.headers[0]
+
+
+@pytest.mark.parametrize(("aggregated", "status"), [(404, 0), (503, 0), (403, 1)])
+def test_only_an_aggregated_api_that_is_not_there_is_passed_over(asked, aggregated, status):
+    accounting = Accounting()
+    accounting.aggregated = aggregated
+    found, _, err = asked(accounting, "energy", "-n", "team")
+    assert (found, "you may not get energy.joulie.io" in err) == (status, bool(status))
+    assert len(accounting.asked) == (0 if status else 1)
+
+
+def test_energy_by_a_label_is_asked_for_in_the_whole_cluster(asked):
+    accounting = Accounting()
+    accounting.items = [{"name": "vision", "labels": {"team": "vision"}, "energyJ": KWH}]
+    status, out, err = asked(accounting, "energy", "--by", "label:team")
+    assert (status, err, accounting.asked[0][1]) == (0, "", {"since": "86400", "by": "label:team"})
+    assert words(out)[0].startswith("1 value: 1.00kWh")
+    assert [line.split()[:2] for line in words(out)[-2:]] == [["TEAM", "ENERGY"], ["vision", "1.00kWh"]]
+    assert "is not one of 'pod', 'job'" in asked(accounting, "energy", "--by", "label:")[2]
 
 
 def test_trap_emissions_that_nobody_knows_are_not_zero(asked):

@@ -400,6 +400,7 @@ class LocalControlPlane:
             server=authority.issue("server", hosts=self._network.server_hosts),
             service_account=write_service_account_keys(authority.folder),
             kubelet_client=authority.issue("kubelet-client", groups=["system:masters"]),
+            front_proxy=authority.issue("front-proxy", common_name=components.FRONT_PROXY),
             network=self._network,
         )
         api = AdminApi(authority.certificate, clients["admin"], self._network.address)

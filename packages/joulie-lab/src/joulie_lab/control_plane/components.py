@@ -14,6 +14,8 @@ from joulie_lab.control_plane.certificates import Certificate
 from joulie_lab.control_plane.ports import LOOPBACK
 from joulie_lab.control_plane.tools import STAGES
 
+FRONT_PROXY = "front-proxy"
+"""Common name of the certificate by which aggregated API servers know the API server."""
 _SERVICE_ACCOUNT_ISSUER = "https://kubernetes.default.svc.cluster.local"
 _SCHEDULER_API = "kubescheduler.config.k8s.io/v1"
 # Never used: etcd requires an advertised address, but its only member is reached over its socket.
@@ -91,6 +93,7 @@ class Layout:
     server: Certificate
     service_account: Certificate
     kubelet_client: Certificate
+    front_proxy: Certificate
     network: Network = field(default_factory=Network)
 
     @property
@@ -138,9 +141,11 @@ def api_server(layout: Layout, port: int, audit_log: Path | None) -> list[str]:
         f"--advertise-address={layout.network.address}",
         *(_FOR_REAL_NODES if layout.network.real_nodes else _FOR_SIMULATED_NODES),
         f"--client-ca-file={layout.authority}",
-        # There is no aggregated API server, but other components look up how its calls are authenticated.
+        # By these, aggregated API servers and other components know its own calls.
+        f"--proxy-client-cert-file={layout.front_proxy.certificate}",
+        f"--proxy-client-key-file={layout.front_proxy.key}",
         f"--requestheader-client-ca-file={layout.authority}",
-        "--requestheader-allowed-names=front-proxy",
+        f"--requestheader-allowed-names={FRONT_PROXY}",
         "--requestheader-username-headers=X-Remote-User",
         "--requestheader-group-headers=X-Remote-Group",
         "--requestheader-extra-headers-prefix=X-Remote-Extra-",

@@ -18,6 +18,7 @@ from urllib.parse import parse_qs
 import msgspec
 import uvicorn
 from prometheus_client import CollectorRegistry, make_asgi_app
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -200,6 +201,22 @@ def _listening(host: str, port: int) -> socket.socket:
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listener.detach())
 
 
+class _ClientCertificates(HttpToolsProtocol):
+    """Tells applications the client's certificate, as ASGI's extension for TLS does; uvicorn does not."""
+
+    _certificates: list[str]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        session = transport.get_extra_info("ssl_object")
+        certificate = None if session is None else session.getpeercert(binary_form=True)
+        self._certificates = [] if certificate is None else [ssl.DER_cert_to_PEM_cert(certificate)]
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {"tls": {"client_cert_chain": self._certificates}}
+
+
 class _Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -256,7 +273,7 @@ class Server:
         self._tls = tls
         self._config = uvicorn.Config(
             app if stop is None else _closing(app, stop),
-            http="httptools",
+            http=_ClientCertificates if tls and tls.client_ca else "httptools",
             ws="none",
             lifespan="off",
             access_log=False,

@@ -354,6 +354,12 @@ class MutatingWebhookConfiguration(KubernetesObject, frozen=True):
     webhooks: tuple[dict[str, Any], ...] = ()
 
 
+class ApiService(KubernetesObject, frozen=True):
+    """An APIService, which registers an aggregated API."""
+
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
 class ReplicasStatus(ApiStruct, frozen=True):
     """Numbers of a workload's pods: all, ready and available."""
 

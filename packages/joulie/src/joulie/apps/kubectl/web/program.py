@@ -18,11 +18,13 @@ from starlette.requests import Request
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.apps.kubectl.accounting import AccountingEndpoint
 from joulie.apps.kubectl.leader import LeaderEndpoint
+from joulie.apps.kubectl.web.aggregated import AggregatedApi
+from joulie.apps.kubectl.web.aggregation import Aggregation
 from joulie.apps.kubectl.web.api import WebApi
 from joulie.apps.kubectl.web.metrics import WebMetrics
 from joulie.apps.kubectl.web.programs import Programs
 from joulie.apps.kubectl.web.readers import Readers
-from joulie.apps.kubectl.web.server import application
+from joulie.apps.kubectl.web.server import OPERATIONS, application
 from joulie.apps.kubectl.web.sessions import Sessions
 from joulie.apps.kubectl.web.settings import WebSettings
 from joulie.apps.kubectl.web.sign_in import READER, ClusterAccess
@@ -77,11 +79,12 @@ async def serve(
 
         probes = Probes()
         probes.add("caches", cluster.why_not_ready)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="joulie-")))
         files = https_files(
             settings.cert_file,
             settings.key_file,
-            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="joulie-"))),
-            (platform.node(), f"{_COMPONENT}.{settings.namespace}.svc", "localhost"),
+            folder,
+            (platform.node(), f"{settings.service_name}.{settings.namespace}.svc", "localhost"),
             time.time(),
         )
         pages = application(api_of)
@@ -113,6 +116,16 @@ async def serve(
             listening(server.port, proxy.port if proxy else None)
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(_watch(cluster))
+            if settings.aggregated_api_addr:
+                aggregation = Aggregation(
+                    client,
+                    lambda front: metrics.timed(AggregatedApi(pages, front, OPERATIONS), time.monotonic),
+                    parse_address(settings.aggregated_api_addr),
+                    files,
+                    folder,
+                    registers=settings.cert_file is None,
+                )
+                tasks.create_task(aggregation.run(stop))
             await lame_duck(stop, probes, settings.shutdown_delay_s)
             watching.cancel()
 

@@ -44,7 +44,7 @@ _EXPORTS = {"csv": "text/csv; charset=utf-8", "ndjson": "application/x-ndjson"}
 _PARQUET = "parquet"
 _PERIOD = {"since": "Start of the period, s before now.", "namespace": "Namespace of the pods."}
 _PAGING = {"limit": "Maximum number of items.", "continue": "The field continue of the page before."}
-_OPERATIONS = (
+OPERATIONS = (
     Operation("/api/v1/fleet", "All nodes.", FleetAnswer, _PAGING),
     Operation("/api/v1/nodes/{name}", "One node.", NodeAnswer, {}),
     Operation("/api/v1/health", "What works and what does not.", HealthAnswer, {}),
@@ -59,7 +59,7 @@ _OPERATIONS = (
         "Energy, emissions and cost.",
         EnergyAnswer,
         {
-            "by": "One or two of pod, job, namespace, node, day and hour, separated by a comma.",
+            "by": "One or two of pod, job, namespace, node, day, hour and label:KEY (of labelKeys), comma between.",
             "step": "hour or day: sums of each.",
             "until": "End of the period, s before now.",
             **_PERIOD,
@@ -126,7 +126,7 @@ class _Routes:
         self._api_of = api_of
 
     async def description(self, _request: Request) -> Response:
-        return _json(openapi.document(_OPERATIONS))
+        return _json(openapi.document(OPERATIONS))
 
     async def fleet(self, request: Request) -> Response:
         return _json((await self._api_of(request)).fleet(request.query_params))

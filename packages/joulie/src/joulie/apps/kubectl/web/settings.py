@@ -49,6 +49,12 @@ class WebSettings(ServerSettings):
     proxy_groups_prefix: str = text(
         "PROXY_GROUPS_PREFIX", "", "Prefix of these groups in the cluster: the API server's --oidc-groups-prefix."
     )
+    aggregated_api_addr: str = text(
+        "AGGREGATED_API_ADDR",
+        "",
+        "Listen address of the aggregated API energy.joulie.io, for the API server alone; off if empty.",
+    )
+    service_name: str = text("WEB_SERVICE", "joulie-web", "Name of its Service, for the self-signed certificate.")
     metrics_addr: str = text("METRICS_ADDR", ":8081", "Listen address of /metrics, /healthz and /readyz.")
     namespace: str = text("POD_NAMESPACE", "joulie-system", "Namespace that Joulie runs in.")
     operator_port: int = integer("OPERATOR_PORT", "8081", "Metrics port of the operator.", minimum=1, maximum=65535)
@@ -66,6 +72,8 @@ class WebSettings(ServerSettings):
         if self.accounting_url and self.accounting_token_file is None:
             # The pod's own token must not go to a server whose certificate is not verified.
             raise ValueError("ACCOUNTING_URL needs ACCOUNTING_TOKEN_FILE")
+        if self.aggregated_api_addr:
+            parse_address(self.aggregated_api_addr)
         if self.proxy_addr:
             parse_address(self.proxy_addr)
             if self.proxy_client_ca_file is None:
