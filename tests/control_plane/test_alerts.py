@@ -35,6 +35,7 @@ class Case:
 
 
 BLOCKED = 'joulie_agent_control{node="gpu-1",subsystem="cpu",result="blocked"}'
+CLOCK = 'joulie_agent_control{node="gpu-1",subsystem="clock",result="error"}'
 WANTED = 'joulie_operator_node_cap_wanted_percent{node="gpu-1",subsystem="cpu"}'
 IN_FORCE = 'joulie_operator_node_cap_in_force_percent{node="gpu-1",subsystem="cpu"}'
 STALE = 'joulie_extender_nodes{twin="stale",pod="extender-a"}'
@@ -59,6 +60,12 @@ CASES = [
     ),
     Case("JoulieAgentBlocked", {BLOCKED.replace("blocked", "applied"): "1x60"}),
     Case("JoulieAgentBlocked", {BLOCKED: "1x5 _x60"}),
+    Case(
+        "JoulieAgentBlocked",
+        {CLOCK: "1x60"},
+        fires=NODE | {"subsystem": "clock", "result": "error"},
+        summary="The caps of gpu-1 are not enforced",
+    ),
     Case("JoulieCapsNotInForce", {WANTED: "60x60", IN_FORCE: "60x60"}),
     Case("JoulieCapsNotInForce", {WANTED: "60x60", IN_FORCE: "100x5 60x60"}),
     Case(

@@ -72,6 +72,7 @@ def test_documented_series() -> None:
         'joulie_gpu_power_limit_watts{gpu="GPU-0",node="n1"} 420.0',
         'joulie_gpu_limit_resets_total{gpu="GPU-0",node="n1"} 3.0',
         'joulie_gpu_sm_clock_control{gpu="GPU-0",node="n1",result="applied"} 1.0',
+        'joulie_agent_control{node="n1",result="applied",subsystem="clock"} 1.0',
         'joulie_agent_last_cycle_timestamp_seconds{node="n1"} 1.80000000025e+09',
         'joulie_reconcile_errors_total{node="n1"} 2.0',
     ):
@@ -82,6 +83,15 @@ def test_missing_is_not_zero() -> None:
     text = "\n".join(scraped(node("n1")))
     assert 'gpu="GPU-1"' not in text
     assert 'joulie_dvfs_cpu_cur_freq_khz{cpu="4"' not in text
+
+
+def test_a_clock_that_cannot_be_locked_or_reset_is_told_by_the_series_that_the_alert_reads() -> None:
+    clocks = CLOCKS | {"GPU-1": ClockReport(result=ControlOutcome.ERROR, message="reset: unknown error")}
+    lines = scraped(node("n1", host=SimpleNamespace(observation=SEEN, gpu_resets={}, gpu_clocks=clocks)))
+    told = [line for line in lines if line.startswith("joulie_agent_control") and "clock" in line]
+    assert told == ['joulie_agent_control{node="n1",result="error",subsystem="clock"} 1.0']
+    free = SimpleNamespace(observation=SEEN, gpu_resets={}, gpu_clocks={"GPU-1": ClockReport(1.98e9)})
+    assert not any('subsystem="clock"' in line for line in scraped(node("n1", host=free)))
 
 
 def test_node_without_a_host_or_a_twin() -> None:

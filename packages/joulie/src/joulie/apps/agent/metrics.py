@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from joulie.apps.agent.host import Host, Observation
 from joulie.apps.agent.node import NodeAgent
+from joulie.apps.agent.outcome import worst
 
 MODES = ("none", "rapl", "hsmp", "dvfs")
 _HZ_PER_KHZ = 1e3
@@ -39,7 +40,8 @@ class _Families:
             (
                 gauge,
                 "agent_control",
-                "1 for the result of enforcing the cap of the CPUs or GPUs in the last cycle, as in controlStatus.",
+                "1 for the result of enforcing the cap of the CPUs or GPUs in the last cycle, as in controlStatus; "
+                "subsystem clock: for the worst result of locking SM clocks, while one is asked for or may be locked.",
                 ["node", "subsystem", "result"],
             ),
             (gauge, "policy_cap_watts", "Requested cap of each CPU package, W.", ["node", "policy"]),
@@ -152,6 +154,9 @@ def _add_host(families: _Families, name: str, host: Host, seen: Observation) -> 
     for gpu_id, clock in host.gpu_clocks.items():
         if clock.result is not None:
             families.add("gpu_sm_clock_control", 1.0, name, gpu_id, clock.result.value)
+    clocks = [clock.result for clock in host.gpu_clocks.values() if clock.result is not None]
+    if clocks:
+        families.add("agent_control", 1.0, name, "clock", worst(clocks).value)
     for gpu in seen.gpus:
         families.add("gpu_power_watts", seen.gpu_power.power_w.get(gpu.id), name, gpu.id)
         families.add("gpu_power_limit_watts", gpu.limit_w, name, gpu.id)

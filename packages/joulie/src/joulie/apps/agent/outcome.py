@@ -105,6 +105,11 @@ _WORST_FIRST = (
 _JOINED = "+"
 
 
+def worst(results: Iterable[ControlOutcome]) -> ControlOutcome:
+    """The worst of at least one result."""
+    return min(results, key=_WORST_FIRST.index)
+
+
 def all_of(outcomes: Sequence[Outcome]) -> Outcome:
     """The outcome of backends that operate side by side: the worst result, the backends by name, joined by ``+``."""
     # What has no backend has nothing to restore, and its message must not lead one of limits that are not restored.
@@ -116,7 +121,7 @@ def all_of(outcomes: Sequence[Outcome]) -> Outcome:
         return Outcome(joined(one.backend for one in used), first.result, first.message)
     # A backend that holds no limit is named nowhere: a later process would look for one.
     holding = [one for one in used if not one.message.startswith(RESTORED)]
-    result = min((one.result for one in distinct), key=_WORST_FIRST.index)
+    result = worst(one.result for one in distinct)
     simulated = all(one.message.startswith(SIMULATED) for one in distinct)
     lead = f"{SIMULATED}; otherwise " if simulated else ""
     parts = (
