@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulie.domain.capping.choice import Goal, Hold
+from joulie.domain.capping.choice import Goal, Hold, Reason
 from joulie.domain.capping.live import MAX_FAILURES, PATIENCE_S, STUCK_REPEATS, JobGpus, LiveJob, Pace
+from joulie.domain.capping.plausibility import LOWEST_UNVOUCHED
 from joulie.domain.capping.prior import POOLED
 
 BASELINE_W, MIN_W = 700.0, 200.0
@@ -41,7 +42,7 @@ class Course:
         self.now_s = 0.0
         self.live = LiveJob.found(job(BASELINE_W), start_w)
 
-    def window(self, power_w: float | None, progress: float | None) -> float:
+    def window(self, power_w: float | None, progress: float | None, counted: float | None = None) -> float:
         """One whole window; returns the limit that it was under, W."""
         limit_w = self.live.limit_w
         self.live = self.live.observed(job(limit_w), self.now_s)
@@ -50,7 +51,7 @@ class Course:
         due_s = self.live.due_s(PACE)
         assert due_s is not None
         assert due_s <= self.now_s
-        self.live = self.live.measured(power_w, progress, POOLED, GOAL, self.now_s)
+        self.live = self.live.measured(power_w, progress, POOLED, GOAL, self.now_s, counted_per_s=counted)
         return limit_w
 
     def honest(self, at: Callable[[float], tuple[float, float]], jitter: float = 1.0) -> float:
@@ -154,6 +155,85 @@ def test_whole_job_stays_within_its_bound_and_one_window(
     for _ in range(STUCK_REPEATS + 1):
         course.window(power_w, None)
     assert not course.live.limited
+
+
+Lie = Callable[[float, int], float | None]
+"""What a program says of its progress, by the truth and the number of the window."""
+LIES: dict[str, Lie] = {
+    "counts time": lambda truth, number: 100.0,
+    "counts ever more": lambda truth, number: 100.0 * 1.01**number,
+    "hides half": lambda truth, number: 100.0 * (truth / 100.0) ** 0.5,
+    "hides most": lambda truth, number: 100.0 * (truth / 100.0) ** 0.1,
+    "gains by limits": lambda truth, number: 100.0 * (100.0 / truth),
+    "starts to lie": lambda truth, number: truth if number < 12 else 100.0,
+    "starts again": lambda truth, number: None if number % 9 == 0 else 100.0,
+    "runs backwards": lambda truth, number: -100.0 if number % 7 == 0 else 100.0,
+}
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    st.floats(250.0, 680.0),
+    st.floats(0.2, 8.0),
+    st.sampled_from((0.0, 0.002, 0.01, 0.02)),
+    st.sampled_from(sorted(LIES)),
+    st.integers(0, 2**31),
+)
+def test_a_lie_that_counters_contradict_costs_a_job_no_more_than_its_bound_and_one_window(
+    natural_w: float, steepness: float, noise: float, lie: str, seed: int
+) -> None:
+    rng, at, course = np.random.default_rng(seed), response(natural_w, steepness), Course()
+    free, lost = at(BASELINE_W)[1], 0.0
+    for number in range(1, 51):
+        power_w, slowdown = at(course.live.limit_w)
+        lost += 1.0 - free / slowdown
+        assert lost <= (1.0 - 1.0 / (GOAL.max_slowdown * (1.0 + GOAL.tolerance))) * number + 1.0
+        truth, jitter = 100.0 * free / slowdown, np.exp(rng.normal(0.0, noise, 2)).tolist()
+        told = LIES[lie](truth, number)
+        course.window(power_w, told and told * jitter[0], 0.4 * truth / 100.0 * jitter[1])
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.floats(250.0, 680.0), st.floats(0.2, 8.0), st.sampled_from((0.0, 0.002, 0.02)), st.sampled_from(sorted(LIES)))
+def test_a_lie_without_counters_leads_to_no_limit_at_which_most_jobs_are_slowed_beyond_their_bound(
+    natural_w: float, steepness: float, noise: float, lie: str
+) -> None:
+    rng, at, course = np.random.default_rng(1), response(natural_w, steepness), Course()
+    for number in range(1, 51):
+        power_w, slowdown = at(course.live.limit_w)
+        truth = 100.0 * at(BASELINE_W)[1] / slowdown
+        told = LIES[lie](truth, number)
+        course.window(power_w, told and told * float(np.exp(rng.normal(0.0, noise))))
+        assert course.live.limit_w >= 0.99 * LOWEST_UNVOUCHED * natural_w
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(JOBS, st.sampled_from((0.003, 0.01, 0.02)), st.integers(0, 2**31), st.booleans())
+def test_an_honest_job_is_believed_through_phases(
+    at: Callable[[float], tuple[float, float]], noise: float, seed: int, counts: bool
+) -> None:
+    rng, course, speed, traffic = np.random.default_rng(seed), Course(), 1.0, 0.4
+    for number in range(60):
+        if number == 25:  # another phase: other steps, which move other data
+            speed, traffic = float(rng.uniform(0.5, 2.0)), float(rng.uniform(0.1, 0.8))
+        power_w, slowdown = at(course.live.limit_w)
+        jitter = np.exp(rng.normal(0.0, noise, 2)).tolist()
+        course.window(power_w, 100.0 * speed / slowdown * jitter[0], traffic / slowdown * jitter[1] if counts else None)
+        # At the change itself it may be doubted, and is measured anew.
+        assert course.live.failures <= (number >= 25)
+    assert course.live.problem == ""
+
+
+def test_a_job_that_stands_while_it_counts_is_withdrawn_with_the_reason() -> None:
+    at = response(500.0, 1.0)
+    course = searched(at, np.exp(np.random.default_rng(1).normal(0.0, 0.002, 200)))
+    assert course.live.limited
+    for number in range(6):
+        # Idle power, and as many steps as ever.
+        course.window(80.0 if course.live.limited else 500.0, 100.0 + 0.1 * number)
+    assert course.live.problem == Reason.CONTRADICTED
+    assert isinstance(course.live.step, Hold)
+    assert (course.live.step.reason, course.live.limited) == (Reason.CONTRADICTED, False)
 
 
 @settings(max_examples=30, deadline=None)

@@ -18,6 +18,7 @@ from joulie.adapters.kubernetes.resources import PODS, POWER_BUDGETS, WORKLOAD_P
 from joulie.apps.kubectl.limits import show_limits
 from joulie.apps.operator.main import serve
 from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.capping.choice import Reason
 from joulie.domain.capping.live import Pace
 from joulie.domain.control import ControlSettings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
@@ -44,6 +45,8 @@ class Jobs:
         silent: whether the metric of progress is gone.
         slower: factor by which jobs are slower while their GPU is limited.
         clock_bound: share of their time that stretches as the SM clock falls.
+        counts_time: whether the metric of progress goes on as if nothing slowed them.
+        traffic: whether an exporter counts what their memory moves.
     """
 
     driver: FakeGpus
@@ -52,6 +55,8 @@ class Jobs:
     silent: bool = False
     slower: float = 1.0
     clock_bound: float = 0.1
+    counts_time: bool = False
+    traffic: bool = True
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
 
     def limit_w(self, gpu: int) -> float:
@@ -74,10 +79,15 @@ class Jobs:
         noise = np.exp(self.rng.normal(0.0, 0.002, 2))
         if "POWER_USAGE" in query:
             return [({"UUID": uuid}, self.power_w(gpu)) for gpu, uuid in enumerate(uuids)]
+        if "DRAM_ACTIVE" in query and self.traffic:
+            return [({"UUID": uuid}, 0.4 / self.slowdown(gpu) * noise[gpu]) for gpu, uuid in enumerate(uuids)]
         if METRIC in query and not self.silent:
             pods = {0: TRAIN, 1: SERVE}
             return [
-                ({"namespace": pod[0], "pod": pod[1]}, 10.0 / self.slowdown(gpu) * noise[gpu])
+                (
+                    {"namespace": pod[0], "pod": pod[1]},
+                    10.0 / (1.0 if self.counts_time else self.slowdown(gpu)) * noise[gpu],
+                )
                 for gpu, pod in pods.items()
             ]
         return []
@@ -219,6 +229,41 @@ def test_each_job_gets_the_limit_that_saves_within_its_bound(
         # The job ends: its limit goes with it, though the kubelet lists it for a while.
         await site.bench.client.delete(PODS, TRAIN[1], TRAIN[0], grace_s=0)
         await until(lambda: site.limits_w() == [BASELINE_W, BASELINE_W])
+
+    at_site(machine, jobs, scenario)
+
+
+@pytest.mark.parametrize("traffic", [True, False])
+def test_a_job_whose_metric_counts_time_gets_its_limit_back_with_the_reason(
+    machine: Machine,
+    driver: FakeGpus,
+    kubelet: PodResourcesSocket,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    traffic: bool,
+) -> None:
+    """A metric that counts time is not believed: counters say so, else a fall of power that slows every job."""
+    jobs = Jobs(driver, steepness=8.0, counts_time=True, traffic=traffic)
+
+    async def scenario(site: Site, _operator: object) -> None:
+        await site.add_pod(TRAIN)
+
+        async def is_contradicted() -> bool:
+            held = await site.held(TRAIN)
+            return held is not None and held.reason == Reason.CONTRADICTED
+
+        await until(is_contradicted)
+        held = await site.held(TRAIN)
+        assert held is not None
+        assert (held.watts, held.saved_pct) == (BASELINE_W, None)
+        await until(lambda: site.limits_w()[0] == BASELINE_W)
+
+        async def is_shown() -> bool:
+            await show_limits(site.bench.client, "json")
+            rows = {row["job"]: row for row in json.loads(capsys.readouterr().out)["gpus"]}
+            return bool(rows["Pod/train-0"]["why"] == Reason.CONTRADICTED)
+
+        await until(is_shown)
 
     at_site(machine, jobs, scenario)
 

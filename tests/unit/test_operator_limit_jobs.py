@@ -309,14 +309,28 @@ def test_power_and_progress_by_the_sources_best_first() -> None:
     power = {"POWER_USAGE": vector(({"UUID": "a"}, 300.0), ({"gpu": "b"}, 200.0))}
     steps = {"steps_total": vector(({"namespace": "ml", "pod": "train-0"}, 3.0))}
     active = {"SM_ACTIVE": vector(({"UUID": "a"}, 900.0), ({"UUID": "b"}, 1100.0))}
-    assert measured({**power, **steps, **active}, "steps_total")[0] == (250.0, 3.0)
-    assert measured({**power, **steps, **active}, "", "rate(steps_total[{window}])")[0] == (250.0, 3.0)
+    assert measured({**power, **steps, **active}, "steps_total")[0] == (250.0, 3.0, None)
+    assert measured({**power, **steps, **active}, "", "rate(steps_total[{window}])")[0] == (250.0, 3.0, None)
     found, queries = measured({**power, **active})
-    assert found == (250.0, 1000.0)
+    assert found == (250.0, 1000.0, 1000.0)
     assert all("180s" in query for query in queries)
     # What is missing is never made up, nor replaced by another measure in mid-search.
-    assert measured({**power, **active}, "steps_total")[0] == (250.0, None)
-    assert measured({"POWER_USAGE": vector(({"UUID": "a"}, 300.0))})[0] == (None, None)
+    assert measured({**power, **active}, "steps_total")[0] == (250.0, None, None)
+    assert measured({"POWER_USAGE": vector(({"UUID": "a"}, 300.0))})[0] == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("moved", "counted"), [((0.5, 0.3), 0.4), ((0.004, 0.002), None), ((0.0, 0.0), None), ((0.5, 1.5), None)]
+)
+def test_memory_traffic_is_counted_beside_progress_where_it_tells(
+    moved: tuple[float, float], counted: float | None
+) -> None:
+    answers = {
+        "POWER_USAGE": vector(({"UUID": "a"}, 300.0), ({"UUID": "b"}, 200.0)),
+        "steps_total": vector(({"namespace": "ml", "pod": "train-0"}, 3.0)),
+        "DRAM_ACTIVE": vector(*(({"UUID": uuid}, share) for uuid, share in zip("ab", moved, strict=True))),
+    }
+    assert measured(answers, "steps_total")[0] == (250.0, 3.0, counted)
 
 
 def test_queries_for_tenants_are_bounded() -> None:
@@ -324,7 +338,7 @@ def test_queries_for_tenants_are_bounded() -> None:
         return await Meters(prometheus, "").measure({f"metric_{n}" for n in range(100)}, 180.0)
 
     _, queries = asked_of({}, ask)
-    assert len(queries) == MAX_METRICS + 1
+    assert len(queries) == MAX_METRICS + 2  # beside them power and memory traffic
 
 
 def test_states_and_withdrawn_limits_are_counted() -> None:

@@ -105,7 +105,8 @@ class LimitSearch:
             live = workload.live
             assert live is not None
             power_w, progress = self._measured(workload, now_s)
-            workload.live = live.measured(power_w, progress, POOLED, workload.goal, now_s)
+            # Meters show what GPUs count: there is no claim of a program's own.
+            workload.live = live.measured(power_w, progress, POOLED, workload.goal, now_s, counted_per_s=progress)
             if workload.live.limit_w != live.limit_w:
                 changed |= self._apply(workload)
             if isinstance(workload.live.step, Hold) and not workload.live.problem:

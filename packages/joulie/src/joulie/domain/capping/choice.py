@@ -53,12 +53,14 @@ class Reason(StrEnum):
         NOTHING_BETTER: no smaller limit is known to save energy within the slowdown: the largest one.
         MEASURED: the minimum energy among limits that were measured to be within the slowdown.
         PREDICTED: expected to need less energy than those, and almost surely within the slowdown.
+        CONTRADICTED: the job's progress cannot be believed (`domain.capping.plausibility`): the largest one.
     """
 
     NO_BASELINE = "no baseline"
     NOTHING_BETTER = "nothing better"
     MEASURED = "measured"
     PREDICTED = "predicted"
+    CONTRADICTED = "its progress contradicts its GPUs"
 
 
 @dataclass(frozen=True)
@@ -358,7 +360,7 @@ class _Tried:
     def of(cls, level: Level, baseline: Level, found: Findings, response: Response | None, goal: Goal) -> _Tried:
         log_slowdown = baseline.log_progress - level.log_progress
         bound = math.log(goal.max_slowdown) + 1e-12
-        error = _likely_noise(found) * math.sqrt(1.0 / baseline.windows + 1.0 / level.windows)
+        error = likely_noise(found) * math.sqrt(1.0 / baseline.windows + 1.0 / level.windows)
         slack = bound + goal.tolerance - log_slowdown
         kept = log_slowdown <= bound and error * _NORMAL.inv_cdf(goal.confidence) <= slack
         exhausted = min(level.windows, baseline.windows) >= goal.max_windows
@@ -385,7 +387,7 @@ def _short_of_power(level: Level, baseline: Level, response: Response) -> bool:
     return bool(level.log_power - baseline.log_power < energy - slowdown - SHORT_OF_POWER)
 
 
-def _likely_noise(found: Findings) -> float:
+def likely_noise(found: Findings) -> float:
     """Noise of a window, by how windows differ and, while they are few, by what is usual.
 
     It is no more than the upper 95 % limit that the windows alone give: windows that repeat exactly have none. That
@@ -446,9 +448,11 @@ def _without_baseline(
     windows: Sequence[Window], response: Response | None, offered_w: FloatArray, goal: Goal
 ) -> Trial | Hold:
     """Measure the baseline first; without progress, hold the limit that other jobs make certain."""
-    power_w = [window.power_w for window in windows if window.progress_per_s is None]
-    if len(power_w) < FIRST_WINDOWS or len(power_w) < len(windows):
-        return Trial(float(offered_w[0]), "measure the baseline")
+    baseline_w = float(offered_w[0])
+    # Natural power is that at the baseline: counted with windows under the limit that is held, it would fall ever more.
+    power_w = [window.power_w for window in windows if window.limit_w == baseline_w and window.progress_per_s is None]
+    if len(power_w) < FIRST_WINDOWS or any(window.progress_per_s is not None for window in windows):
+        return Trial(baseline_w, "measure the baseline")
     alone = Sweep(offered_w[:1], np.ones(1), np.array([np.mean(power_w)]))
     choice = _choose(alone, np.ones(1, dtype=np.bool_), offered_w, response, goal)
     if choice.reason is not Reason.PREDICTED:

@@ -103,13 +103,14 @@ class TunedJob:
         now_s: float,
         holdout: Holdout = NO_HOLDOUT,
         name: str = "",
+        counted_per_s: float | None = None,
     ) -> TunedJob:
         """The state after a window under the present limits; see `LiveJob.measured`."""
         if self.clock is None:
-            power = self.power.measured(power_w, progress_per_s, response, goal, now_s, holdout, name)
+            power = self.power.measured(power_w, progress_per_s, response, goal, now_s, holdout, name, counted_per_s)
             seen = replace(self, power=power)
             return seen._with_clock(goal, now_s) if seen._is_for_clock else seen
-        clock = self.clock.measured(power_w, progress_per_s, None, goal, now_s, holdout, name)
+        clock = self.clock.measured(power_w, progress_per_s, None, goal, now_s, holdout, name, counted_per_s)
         if clock.problem:
             return self._without_clock(clock.problem)
         if isinstance(clock.step, Hold) and not self._beats_power(clock.step):

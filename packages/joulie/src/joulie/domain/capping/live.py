@@ -2,8 +2,8 @@
 
 A job is the pods of one workload on GPUs of one kind. `observed` follows what happens to it from one look to the next,
 `measured` adds a window. Both return a new state; whoever holds the state sets `limit_w` on the job's GPUs and asks the
-meters once `due_s` is past. Whatever the meters say, a job whose progress cannot be told is back at its own limit after
-one window.
+meters once `due_s` is past. Whatever the meters say, a job whose progress cannot be told, or cannot be believed, is
+back at its own limit after one window.
 
 A power budget may bound the limits of the job's GPUs. A window counts only while that ceiling is not below the limit
 under trial. Where it stays below, the search begins anew beneath it, and where it rises above the baseline of such a
@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from joulie.domain.capping.choice import Goal, Hold, Trial, next_step
+from joulie.domain.capping.choice import Goal, Hold, Reason, Trial, next_step
 from joulie.domain.capping.held_out import NO_HOLDOUT, NOT_HELD_OUT, NOT_PAYING, HeldOut, Holdout
+from joulie.domain.capping.plausibility import changed, contradicted, lowest_w
 from joulie.domain.capping.response import Response
 from joulie.domain.capping.trials import Trials, Window
 from joulie.domain.usage import PodKey
@@ -148,6 +149,11 @@ class LiveJob:
         """Whether it is at its own limit for this window only, by chance."""
         return self.held_out.drawn is True
 
+    @property
+    def _doubted(self) -> bool:
+        """Whether its progress contradicted its GPUs in the window before: it lies, or has changed just then."""
+        return self.problem == Reason.CONTRADICTED
+
     def due_s(self, pace: Pace) -> float | None:
         """When a window under this limit is complete, s; None where none is running."""
         return None if self.since_s is None else self.since_s + pace.settling_s + pace.window_s
@@ -181,6 +187,7 @@ class LiveJob:
         now_s: float,
         holdout: Holdout = NO_HOLDOUT,
         name: str = "",
+        counted_per_s: float | None = None,
     ) -> LiveJob:
         """The state after a window under the present limit; the next window begins now.
 
@@ -192,6 +199,7 @@ class LiveJob:
             now_s: end of the window, s.
             holdout: what is left alone once a limit is held.
             name: of the job, for the draws.
+            counted_per_s: work that a GPU counted by itself, 1/s; None where it was not measured.
         """
         repeats = self.repeats + 1 if progress_per_s == self.last_progress else 0
         progress = None if repeats >= STUCK_REPEATS else _usable(progress_per_s)
@@ -199,17 +207,27 @@ class LiveJob:
         knows = any(window.progress_per_s is not None for window in self.trials.windows)
         power_w = _usable(power_w)
         if power_w is None or (progress is None and knows):
-            return seen._withdrawn(NO_PROGRESS, now_s)
-        window = Window(self.limit_w, power_w, progress)
+            return seen._withdrawn(self.problem if self._doubted else NO_PROGRESS, now_s)
+        window = Window(self.limit_w, power_w, progress, _usable(counted_per_s))
         seen = replace(
             seen, trials=self.trials.measured(window), held_out=self.held_out.measured(window, holdout), since_s=now_s
         )
         if self.failures >= MAX_FAILURES:
             return seen
+        baseline_w, known = self.job.baseline_w, response is not None
+        if self._doubted:
+            if not changed(seen.trials.windows, baseline_w):
+                return replace(seen, failures=MAX_FAILURES)
+            seen = replace(seen, trials=Trials(seen.trials.windows[-1:], seen.trials.start_w))
+        if self.limited and contradicted(seen.trials.windows, baseline_w, limits_power=known):
+            free = Hold(baseline_w, Reason.CONTRADICTED, None, None, 1.0)
+            return replace(seen, step=free)._withdrawn(Reason.CONTRADICTED, now_s)
         if holdout.withdraws and seen.held_out.stopped_paying(holdout):
             last = HeldOut(latest=seen.held_out.latest)
             return replace(seen._withdrawn(NOT_PAYING, now_s), failures=MAX_FAILURES, held_out=last)
-        return seen._stepped(next_step(seen.trials, response, self.job.limits_w, goal), now_s, holdout, name)
+        smallest_w = lowest_w(seen.trials.windows, baseline_w) if known else 0.0
+        offered_w = [limit_w for limit_w in self.job.limits_w if limit_w == baseline_w or limit_w >= smallest_w]
+        return seen._stepped(next_step(seen.trials, response, offered_w, goal), now_s, holdout, name)
 
     def _stepped(self, step: Trial | Hold, now_s: float, holdout: Holdout, name: str) -> LiveJob:
         """The state under the next limit; a window at the held one may be left alone."""

@@ -39,6 +39,7 @@ class Window:
         power_w: average power of a GPU, W.
         progress_per_s: average progress in any unit of work (steps, tokens, samples, a counter that follows work),
             1/s. None where nothing measures it.
+        counted_per_s: work that the GPUs themselves counted meanwhile, in any unit, 1/s; None without such a counter.
 
     Raises:
         InvalidQuantityError: a quantity is not finite or not above zero. A caller that cannot measure a window does
@@ -48,12 +49,15 @@ class Window:
     limit_w: float
     power_w: float
     progress_per_s: float | None = None
+    counted_per_s: float | None = None
 
     def __post_init__(self) -> None:
         positive("limit_w", self.limit_w)
         positive("power_w", self.power_w)
         if self.progress_per_s is not None:
             positive("progress_per_s", self.progress_per_s)
+        if self.counted_per_s is not None:
+            positive("counted_per_s", self.counted_per_s)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from joulie.apps.operator.limits.measure import Measured, Meters
 from joulie.apps.operator.limits.metrics import GpuLimitMetrics
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
-from joulie.domain.capping.choice import Goal, Hold
+from joulie.domain.capping.choice import Goal, Hold, Reason
 from joulie.domain.capping.knobs import TunedJob
 from joulie.domain.capping.live import JobGpus
 from joulie.domain.capping.node_limits import PowerCeiling
@@ -188,13 +188,14 @@ class GpuLimits:
                 job.active.problem,
             ):
                 _log.info("limit of a workload", extra=_described(key, after))
-            if isinstance(after.active.step, Hold) and not after.active.problem and not after.active.left_alone:
-                await self._remember(key, after, after.active.step)
+            step, told = after.active.step, not after.active.problem and not after.active.left_alone
+            if isinstance(step, Hold) and (told or step.reason is Reason.CONTRADICTED):
+                await self._remember(key, after, step)
 
     def _after(self, key: JobKey, job: TunedJob, measured: Measured, now_s: float) -> TunedJob:
         goal, holdout = Goal(key.max_slowdown), self._settings.gpu_limits_holdout
         name = f"{key.workload[0]}/{key.workload[1].kind}/{key.workload[1].name}"
-        return job.measured(measured.power_w, measured.progress_per_s, POOLED, goal, now_s, holdout, name)
+        return job.measured(*measured[:2], POOLED, goal, now_s, holdout, name, measured.counted_per_s)
 
     def _count_in(self, key: JobKey, before: TunedJob, after: TunedJob) -> None:
         """Take a window of the holdout into what all jobs say, and report a limit that has stopped paying."""

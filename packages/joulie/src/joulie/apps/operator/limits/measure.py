@@ -16,16 +16,27 @@ MAX_METRICS = 32
 """Maximum number of metrics that pods may name; each is one query."""
 _MAX_RATE = 1e15
 _STEP_S = 15
+_TRAFFIC = "avg by (UUID) (avg_over_time(DCGM_FI_PROF_DRAM_ACTIVE[{window}]))"
+"""Share of the time in which a GPU's memory moves data: bytes a second, whose number for a step no limit changes."""
+_LEAST_TRAFFIC = 0.01
+"""Share from which traffic tells of the work; below it, what else moves data is too much of it."""
 _BY_POD = "namespace, pod, exported_namespace, exported_pod"
 
 _log = logging.getLogger(__name__)
 
 
 class Measured(NamedTuple):
-    """A job over a window; None for what was not measured for all of it."""
+    """A job over a window; None for what was not measured for all of it.
+
+    Attributes:
+        power_w: of a GPU, W.
+        progress_per_s: of a pod, 1/s.
+        counted_per_s: work by the counters of its GPUs, where progress comes from elsewhere, 1/s.
+    """
 
     power_w: float | None = None
     progress_per_s: float | None = None
+    counted_per_s: float | None = None
 
 
 class Meters:
@@ -59,6 +70,9 @@ class Meters:
             query = f"sum by ({_BY_POD}) (rate({metric}[{window}]))"
             progress[metric] = pod_values(await self._ask(query), _MAX_RATE)
         counted: Mapping[str, float] = {}
+        traffic: Mapping[str, float] = {}
+        if any(metrics) or self._progress_query:
+            traffic = by_gpu(await self._ask(_TRAFFIC.replace("{window}", window)), 1.0)
         if "" in metrics and self._progress_query:
             query = self._progress_query.replace("{window}", window)
             progress[""] = pod_values(await self._ask(query), _MAX_RATE)
@@ -67,10 +81,11 @@ class Meters:
 
         def of(metric: str, job: JobGpus) -> Measured:
             gpus = [gpu for _, gpu, _ in job.gpus]
-            rates = mean_of(progress[metric], job.pods) if metric in progress else None
             if not metric and not self._progress_query:
-                rates = mean_of(counted, gpus)
-            return Measured(mean_of(power_w, gpus), rates)
+                own = mean_of(counted, gpus)
+                return Measured(mean_of(power_w, gpus), own, own)
+            rates, moved = mean_of(progress.get(metric, {}), job.pods), mean_of(traffic, gpus)
+            return Measured(mean_of(power_w, gpus), rates, moved if moved and moved >= _LEAST_TRAFFIC else None)
 
         return of
 

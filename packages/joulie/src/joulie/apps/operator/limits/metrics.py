@@ -7,14 +7,19 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from joulie.domain.capping.choice import Hold
+from joulie.domain.capping.choice import Hold, Reason
 from joulie.domain.capping.held_out import NOT_PAYING, Holdout
 from joulie.domain.capping.knobs import TunedJob
 from joulie.domain.capping.live import MAX_FAILURES, NO_PROGRESS, NOT_IN_FORCE
 from joulie.domain.trial.holdout import Evidence
 
 _STATES = ("full-power", "trial", "held", "left-alone", "given-up")
-_REASONS = {NO_PROGRESS: "progress", NOT_IN_FORCE: "not-in-force", NOT_PAYING: "not-paying"}
+_REASONS = {
+    NO_PROGRESS: "progress",
+    Reason.CONTRADICTED: "contradicted",
+    NOT_IN_FORCE: "not-in-force",
+    NOT_PAYING: "not-paying",
+}
 """Label of what withdrew a limit; a clock that cannot be locked any more is not in force either."""
 
 
@@ -37,8 +42,9 @@ class GpuLimitMetrics:
         )
         self.withdrawn = Counter(
             "joulie_operator_gpu_limits_withdrawn",
-            "Limits withdrawn because progress could not be measured (progress), the limit did not come into force"
-            " (not-in-force), or has stopped paying (not-paying).",
+            "Limits withdrawn because progress could not be measured (progress), or contradicts the counters or power "
+            "of the GPUs (contradicted), the limit did not come into force (not-in-force), or has stopped paying "
+            "(not-paying).",
             ["reason"],
             registry=registry,
         )

@@ -130,7 +130,7 @@ class HeldGpuLimit(JoulieStruct, frozen=True):
         max_sm_clock_mhz: maximum of their SM clock, MHz, where that saved more; the power limit is the baseline then.
         baseline_watts: limit that they had before Joulie's first write, W.
         max_slowdown: the bound: time for the same work over that at the baseline.
-        reason: why this limit: measured, predicted, or nothing better.
+        reason: why this limit: measured, predicted, nothing better, or that its progress contradicts its GPUs.
         slowdown: time for the same work over that at the baseline; absent if unknown.
         saved_pct: energy for the same work that is saved, %; absent if unknown.
         confidence: probability that the bound is exceeded by no more than 1 %.

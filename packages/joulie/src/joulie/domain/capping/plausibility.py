@@ -1,0 +1,126 @@
+"""Whether a job can make the progress that it claims, by the power and the counters of its GPUs.
+
+A program may count time instead of work, or count on while it stands: then a limit seems to cost nothing, however deep.
+Two things that the program does not write tell:
+
+- **Counted work.** Each step moves the same bytes through a GPU's memory, whatever its limit. So where progress is
+  claimed to fall by less than the traffic does, it is not work that is claimed.
+- **Power.** A limit that lowers the power of a job by a quarter slows it. `fastest` is what the jobs of the published
+  sweeps that were slowed the least lost at each fall of power; nobody may lose less.
+
+Without counters a claim that some measured job might have made cannot be told from the truth. So where nothing vouches
+for claims, no limit below `LOWEST_UNVOUCHED` of natural power is tried: few measured jobs keep a bound of 5 % there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from joulie.domain.capping.choice import likely_noise
+from joulie.domain.capping.trials import Window, findings
+from joulie.domain.units import FloatArray
+
+TOLERANCE = 0.02
+"""By how much more progress than counted work may remain, in logarithms."""
+SIGMAS = 3.0
+"""Standard errors by which a contradiction must exceed what is possible."""
+USUAL_NOISE, USUAL_WEIGHT = 0.03, 3.0
+"""Noise of progress over counted work in a window that is expected before windows tell, and how many that is worth."""
+LOWEST_UNVOUCHED = 0.72
+"""Smallest limit over natural power that claims alone may lead to."""
+RECENT = 12
+"""Windows at a limit that are compared: a job changes over time."""
+ALIKE = 0.08
+"""Difference of progress over counted work, in logarithms, from which a window is of an earlier phase of the job."""
+_FALLS_OF_POWER = np.array([0.0, 0.06, 0.08, 0.18, 0.23, 0.25, 0.45, 0.68, 0.8])
+_LEAST_SLOWDOWN = np.array([-0.17, -0.16, -0.06, -0.05, -0.03, 0.0, 0.01, 0.04, 0.2])
+
+
+def fastest(fall_of_power: float) -> float:
+    """Logarithm of the smallest slowdown that a job has shown where a limit lowers its power.
+
+    Below zero where runs scatter: jobs of the sweeps were run once at each limit.
+
+    Args:
+        fall_of_power: logarithm of the power at the baseline over that at the limit.
+    """
+    return float(np.interp(fall_of_power, _FALLS_OF_POWER, _LEAST_SLOWDOWN))
+
+
+def contradicted(windows: Sequence[Window], baseline_w: float, *, limits_power: bool = True) -> bool:
+    """Whether the progress that was claimed under the limit of the newest window cannot be true.
+
+    Args:
+        windows: in the order in which they were measured.
+        baseline_w: limit without Joulie, W.
+        limits_power: whether limits are of power; what a clock costs at a fall of power is not known.
+    """
+    newest = windows[-1]
+    if newest.progress_per_s is None:
+        return False
+    if newest.counted_per_s is not None:
+        return _outruns_counters(windows, newest.limit_w, baseline_w)
+    return limits_power and _outruns_power(windows, newest.limit_w, baseline_w)
+
+
+def changed(windows: Sequence[Window], baseline_w: float) -> bool:
+    """Whether the newest window, which is at the baseline, departs from those before it there: the job has changed."""
+    newest, before = windows[-1:], windows[:-1]
+    now, then = (_claimed_over_counted(some, baseline_w) for some in (newest, before))
+    if now.size and then.size:
+        error = _noise(then) * math.sqrt(1.0 + 1.0 / then.size)
+        if abs(float(now.mean() - then.mean())) > TOLERANCE + SIGMAS * error:
+            return True
+    return findings(windows, baseline_w).disturbed
+
+
+def lowest_w(windows: Sequence[Window], baseline_w: float) -> float:
+    """Smallest limit that the claims of a job's windows may lead to, W: 0 where counters vouch for the newest."""
+    power_w = [window.power_w for window in windows if window.limit_w == baseline_w][-RECENT:]
+    if not power_w or windows[-1].counted_per_s is not None:
+        return 0.0
+    return LOWEST_UNVOUCHED * sum(power_w) / len(power_w)
+
+
+def _outruns_counters(windows: Sequence[Window], limit_w: float, baseline_w: float) -> bool:
+    """Whether more progress is claimed than counted, compared with the baseline."""
+    under, free = (_claimed_over_counted(windows, at_w) for at_w in (limit_w, baseline_w))
+    if not under.size or not free.size:
+        return False
+    error = _noise(under, free) * math.sqrt(1.0 / under.size + 1.0 / free.size)
+    return float(under.mean() - free.mean()) > TOLERANCE + SIGMAS * error
+
+
+def _noise(*groups: FloatArray) -> float:
+    """Standard deviation of a window, by how those of each group differ and, while they are few, by what is usual."""
+    squares = USUAL_WEIGHT * USUAL_NOISE**2 + sum(group.size * float(group.var()) for group in groups)
+    return math.sqrt(squares / (USUAL_WEIGHT + sum(group.size - 1 for group in groups)))
+
+
+def _outruns_power(windows: Sequence[Window], limit_w: float, baseline_w: float) -> bool:
+    """Whether less slowdown is claimed than any job has shown whose power fell as much."""
+    found = findings(windows, baseline_w)
+    under, free = found.levels.get(limit_w), found.levels.get(baseline_w)
+    if under is None or free is None:
+        return False
+    error = likely_noise(found) * math.sqrt(1.0 / under.windows + 1.0 / free.windows)
+    claimed = free.log_progress - under.log_progress
+    return claimed + SIGMAS * error < fastest(free.log_power - under.log_power)
+
+
+def _claimed_over_counted(windows: Sequence[Window], limit_w: float) -> FloatArray:
+    """Logarithms of progress over counted work in the newest windows at a limit that are of one phase."""
+    found = np.array(
+        [
+            math.log(window.progress_per_s / window.counted_per_s)
+            for window in windows
+            if window.limit_w == limit_w and window.progress_per_s is not None and window.counted_per_s is not None
+        ][-RECENT:]
+    )
+    if not found.size:
+        return found
+    earlier = np.flatnonzero(np.abs(found - np.median(found[-3:])) > ALIKE)
+    return found[min(int(earlier[-1]) + 1, found.size - 1) :] if earlier.size else found
