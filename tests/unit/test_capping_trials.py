@@ -204,6 +204,14 @@ def test_without_progress_only_what_other_jobs_make_certain():
     assert none_certain == Hold(300.0, Reason.NOTHING_BETTER, None, None, 1.0)
 
 
+def test_without_progress_the_limit_that_is_held_does_not_sink():
+    trials = Trials(tuple(Window(300.0, 250.0) for _ in range(3)))
+    held = next_step(trials, RESPONSE, LIMITS_W, Goal(1.10))
+    for _ in range(20):  # the job draws less under that limit than by nature
+        trials = trials.measured(Window(held.limit_w, 200.0))
+        assert next_step(trials, RESPONSE, LIMITS_W, Goal(1.10)).limit_w == held.limit_w
+
+
 def test_windows_are_bounded():
     trials = Trials()
     for _ in range(3 * MAX_WINDOWS):
