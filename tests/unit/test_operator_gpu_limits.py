@@ -46,7 +46,6 @@ class Jobs:
         slower: factor by which jobs are slower while their GPU is limited.
         clock_bound: share of their time that stretches as the SM clock falls.
         counts_time: whether the metric of progress goes on as if nothing slowed them.
-        traffic: whether an exporter counts what their memory moves.
     """
 
     driver: FakeGpus
@@ -56,7 +55,6 @@ class Jobs:
     slower: float = 1.0
     clock_bound: float = 0.1
     counts_time: bool = False
-    traffic: bool = True
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
 
     def limit_w(self, gpu: int) -> float:
@@ -79,7 +77,7 @@ class Jobs:
         noise = np.exp(self.rng.normal(0.0, 0.002, 2))
         if "POWER_USAGE" in query:
             return [({"UUID": uuid}, self.power_w(gpu)) for gpu, uuid in enumerate(uuids)]
-        if "DRAM_ACTIVE" in query and self.traffic:
+        if "DRAM_ACTIVE" in query:
             return [({"UUID": uuid}, 0.4 / self.slowdown(gpu) * noise[gpu]) for gpu, uuid in enumerate(uuids)]
         if METRIC in query and not self.silent:
             pods = {0: TRAIN, 1: SERVE}
@@ -233,17 +231,10 @@ def test_each_job_gets_the_limit_that_saves_within_its_bound(
     at_site(machine, jobs, scenario)
 
 
-@pytest.mark.parametrize("traffic", [True, False])
 def test_a_job_whose_metric_counts_time_gets_its_limit_back_with_the_reason(
-    machine: Machine,
-    driver: FakeGpus,
-    kubelet: PodResourcesSocket,
-    capsys: pytest.CaptureFixture[str],
-    *,
-    traffic: bool,
+    machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A metric that counts time is not believed: counters say so, else a fall of power that slows every job."""
-    jobs = Jobs(driver, steepness=8.0, counts_time=True, traffic=traffic)
+    jobs = Jobs(driver, steepness=8.0, counts_time=True)
 
     async def scenario(site: Site, _operator: object) -> None:
         await site.add_pod(TRAIN)
