@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import getpass
 import json
 import math
@@ -18,14 +19,23 @@ from joulie.adapters.inventory_file import load_inventory
 from joulie.adapters.ledger import SqlLedger, open_ledger
 from joulie.adapters.program_api.report import report_answer
 from joulie.adapters.signing import Ed25519Signer, KeyFileError, read_public_key, verify_signature
-from joulie.apps.cli.month_report import measured_savings, month_document, problem_of
+from joulie.apps.cli.month_report import (
+    is_pdf,
+    measured_savings,
+    month_document,
+    month_pdf,
+    problem_of,
+    saving_note,
+    signature_file,
+)
 from joulie.apps.kubectl.report import print_report
 from joulie.domain.accounting.factors import FACTOR_KINDS, FactorKind
 from joulie.domain.accounting.inventory import Inventory
-from joulie.domain.accounting.journal import Correction, Entry, Month, Reason, corrections
+from joulie.domain.accounting.journal import Correction, Entry, Month, Reason, Signer, corrections
 from joulie.domain.accounting.records import Energy
 from joulie.domain.accounting.sci import report
 from joulie.domain.quantities import JOULES_PER_KWH
+from joulie.output_files import output_file
 from joulie.ports import LedgerError
 from joulie.program.commands import CommandGroup
 from joulie.program.documents import print_document
@@ -191,19 +201,37 @@ def export(url: str) -> None:
 @click.option(
     "--key",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="PEM file with an Ed25519 private key to sign the report with (-o json).",
+    help="PEM file with an Ed25519 private key to sign the report with (-o json or pdf).",
 )
-@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", help="Output format.")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json", "yaml", "pdf"]), default="table", help="Output format."
+)
+@click.option(
+    "-f",
+    "--file",
+    "pdf",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File of -o pdf; with --key, its signature is written beside it, with .sig after its name.",
+)
 @click.pass_obj
 def report_month(
-    url: str, month: str, file: Path | None, trials: tuple[Path, ...], key: Path | None, output: str
+    url: str,
+    month: str,
+    file: Path | None,
+    trials: tuple[Path, ...],
+    key: Path | None,
+    output: str,
+    pdf: Path | None,
 ) -> None:
     """Report a MONTH (2026-10, UTC): SCI by workload (ISO/IEC 21031), and emissions by the GHG Protocol.
 
-    examples/recompute_report.py computes it again from the export and the report's own factors.
+    examples/recompute_report.py computes it again from the export and the report's own factors. The PDF is tagged and
+    has the report as JSON attached; its signature is that of its bytes, which `joulie ledger check` and openssl verify.
     """
-    if key is not None and output != "json":
-        raise UserError("a signed report is JSON: add -o json")
+    if key is not None and output not in {"json", "pdf"}:
+        raise UserError("a signed report is JSON or a PDF: add -o json or -o pdf")
+    if (output == "pdf") != (pdf is not None):
+        raise UserError("-o pdf and --file FILE go together")
     try:
         inventory = Inventory() if file is None else load_inventory(file)
         asked = Month.parse(month)
@@ -216,12 +244,14 @@ def report_month(
     if not records.energy and not records.earlier:
         raise UserError(f"nothing is booked in {asked}")
     answer = report_answer(report(records, inventory))
-    if output != "table":
+    if pdf is not None:
+        _write_pdf(pdf, month_pdf(answer, savings, asked, signer), signer)
+    elif output != "table":
         print_document(month_document(answer, savings, signer), output)
-        return
-    print_report(answer, output)
-    for one in savings:
-        click.echo(f"- {one.how_known}, {one.start_time} to {one.end_time}: {one.headline}")
+    else:
+        print_report(answer, output)
+        for one in savings:
+            click.echo(f"- {saving_note(one)}")
 
 
 @ledger.command("check")
@@ -241,11 +271,15 @@ def report_month(
 def check(file: Path, public_key: Path | None, trials: tuple[Path, ...]) -> int:
     """Check the signature of a report FILE that `joulie ledger report --key` wrote. It needs no ledger.
 
+    Of a PDF it is in a file beside it, FILE.sig; the JSON that is attached to it has one of its own.
+
     Exit codes: 0 it is as it was signed; 1 it is not, and why is printed; 2 a file cannot be read.
     """
     key = None if public_key is None else _readable(public_key)
     try:
-        document = msgspec.json.decode(file.read_bytes())
+        if is_pdf(content := file.read_bytes()):
+            return _check_pdf(file, content, key)
+        document = msgspec.json.decode(content)
         contents = {one: one.read_bytes() for one in trials}
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{file}: {error}") from error
@@ -257,6 +291,40 @@ def check(file: Path, public_key: Path | None, trials: tuple[Path, ...]) -> int:
         f"signed by {document['signature']['publicKey']}"
         + ("" if key else " (give --public-key to check whose that is)")
     )
+    return 0
+
+
+def _write_pdf(file: Path, content: bytes, signer: Signer | None) -> None:
+    """Write a PDF and its signature.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    written = {file: content}
+    if signer is not None:
+        written[signature_file(file)] = base64.b64decode(signer.sign(content))
+    try:
+        for path, data in written.items():
+            with output_file(path) as part:
+                part.write_bytes(data)
+    except OSError as error:
+        raise UserError(f"--file {file}: cannot be written: {error.strerror or error}") from error
+
+
+def _check_pdf(file: Path, content: bytes, key: str | None) -> int:
+    """Check a PDF by the signature beside it; see `check`.
+
+    Raises:
+        UserError: no key is given, which no signature of a file names.
+        OSError: there is no signature.
+    """
+    if key is None:
+        raise UserError(f"{file}: the signature of a PDF names no key: give --public-key")
+    signature = base64.b64encode(signature_file(file).read_bytes()).decode()
+    if not verify_signature(key, content, signature):
+        click.echo(f"DO NOT BELIEVE {file}: it is not as it was signed, or it is signed by another key")
+        return BROKEN
+    click.echo(f"{file} is as it was signed\nsigned by {key}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""A month's report with the savings that trials measured in it, and with a signature.
+"""A month's report with the savings that trials measured in it, and with a signature, as JSON or PDF.
 
 Trials are linked by the SHA-256 of their report (`joulie trial report -o json`), from which the saving can be computed
 again, so that a signed month says which measurement its savings are of.
@@ -17,6 +17,7 @@ import msgspec
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.adapters.program_api.report import ReportAnswer
 from joulie.adapters.signing import verify_signature
+from joulie.apps.kubectl.report import report_tables, title_line
 from joulie.domain.accounting.journal import Month, Signer
 from joulie.program.errors import UserError
 
@@ -114,6 +115,48 @@ def month_document(
         signature = signer.sign(signed_bytes(document))
         document[_SIGNATURE] = {"algorithm": ALGORITHM, "publicKey": signer.public_key, "value": signature}
     return document
+
+
+def saving_note(saving: MeasuredSaving) -> str:
+    """A measured saving in one line."""
+    return f"{saving.how_known}, {saving.start_time} to {saving.end_time}: {saving.headline}"
+
+
+def month_pdf(
+    report: ReportAnswer, savings: Sequence[MeasuredSaving], month: Month, signer: Signer | None = None
+) -> bytes:
+    """The report as a PDF, with the same as JSON attached.
+
+    Raises:
+        UserError: the library that writes it is not installed.
+    """
+    try:
+        from joulie.adapters.report_pdf import ReportPage, ReportTable, report_pdf
+    except ModuleNotFoundError as error:
+        raise UserError(f"a PDF needs {error.name}: pip install 'joulie[pdf]'") from error
+    document = month_document(report, savings, signer)
+    lead = [report.method, f"Figures since {report.complete_from}. Emissions are gCO2eq, energy is kWh with PUE."]
+    if signer is not None:
+        lead.append(
+            f"Signed with the {ALGORITHM} key {signer.public_key}: the attached report.json has its signature in it, "
+            "that of this file is beside it, in a file that ends in .sig."
+        )
+    tables = [
+        ReportTable(title or "Sources of hardware", columns, rows) for title, columns, rows in report_tables(report)
+    ]
+    notes = [*map(saving_note, savings), *report.notes]
+    page = ReportPage(title_line(report), lead, tables, notes)
+    return report_pdf(page, json.dumps(document, indent=2, ensure_ascii=False).encode(), int(month.ends_s))
+
+
+def is_pdf(content: bytes) -> bool:
+    """Whether a file is a PDF."""
+    return content.startswith(b"%PDF-")
+
+
+def signature_file(file: Path) -> Path:
+    """Where the signature of a file is: 64 bytes, as openssl reads them."""
+    return file.with_name(f"{file.name}.sig")
 
 
 def signed_bytes(document: Mapping[str, Any]) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import click
@@ -76,22 +76,36 @@ def _print_tables(report: ReportAnswer) -> None:
     if not (report.workloads or report.unallocated or earlier.energy_kwh or earlier.location_based_g):
         click.echo(f"Nothing is booked in {report.month}{where}.")
         return
+    click.echo(f"{title_line(report)}\n{report.method}\n")
+    for title, columns, rows in report_tables(report):
+        print_table(title, columns, rows)
+    for note in report.notes:
+        click.echo(f"- {note}")
+
+
+def title_line(report: ReportAnswer) -> str:
+    """What a report is of, and whether it can still change."""
+    where = f" in namespace {report.namespace}" if report.namespace else ""
     state = "closed" if report.closed else "open: figures can still change"
-    click.echo(f"Emissions of {report.month}{where} ({state})\n{report.method}\n")
+    return f"Emissions of {report.month}{where} ({state})"
+
+
+def report_tables(report: ReportAnswer) -> list[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
+    """Titles, headings and rows of a report's tables."""
     rows = [_cells(title_of(line), line) for line in report.workloads]
     rows += [_cells(_UNALLOCATED, report.unallocated_total)] if report.namespace is None else []
     rows.append(_cells("TOTAL", report.total))
-    print_table("By workload, gCO2eq; marginal emissions are in no sum", _COLUMNS, rows)
     zones = [row for mix in report.market_based for row in _mix_cells(mix)]
-    print_table("Market-based factors", ("ZONE", "COVERED BY", "KWH", "G/KWH", "SOURCE"), zones)
     assets = [_asset_cells(one) for one in report.embodied]
-    print_table("Embodied emissions of nodes", ("HARDWARE", "NODE DAYS", "KG", "(LOW..HIGH)", "YEARS"), assets)
     sources = [(one.hardware.name, one.hardware.source) for one in report.embodied if one.hardware is not None]
-    print_table("", ("HARDWARE", "SOURCE"), sources)
     pues = [(one.zone, f"{one.pue:g}", f"{one.gpu_pue:g}", one.source) for one in report.pue]
-    print_table("PUE", ("ZONE", "PUE", "GPU PUE", "SOURCE"), pues)
-    for note in report.notes:
-        click.echo(f"- {note}")
+    return [
+        ("By workload, gCO2eq; marginal emissions are in no sum", _COLUMNS, rows),
+        ("Market-based factors", ("ZONE", "COVERED BY", "KWH", "G/KWH", "SOURCE"), zones),
+        ("Embodied emissions of nodes", ("HARDWARE", "NODE DAYS", "KG", "(LOW..HIGH)", "YEARS"), assets),
+        ("", ("HARDWARE", "SOURCE"), sources),
+        ("PUE", ("ZONE", "PUE", "GPU PUE", "SOURCE"), pues),
+    ]
 
 
 def _cells(title: str, line: LineItem) -> tuple[str, ...]:
