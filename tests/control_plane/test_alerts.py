@@ -47,6 +47,11 @@ FAILED, FINE = (f'joulie_accounting_cycles_total{{result="{result}"}}' for resul
 FAIL_OPEN = 'apiserver_admission_webhook_fail_open_count{name="pods.grid.joulie.io",type="admit"}'
 NOT_PAYING = "joulie_operator_holdout_stopped_paying_workloads"
 TRIALS = 'joulie_operator_trials{reason="GuardBroken"}'
+MEASURED, LIMIT, MISSING, ENFORCED = (
+    f'joulie_operator_power_budget_{name}{{budget="hall"}}'
+    for name in ("measured_watts", "limit_watts", "missing_watts", "enforced")
+)
+FAILED_NODES = 'joulie_operator_sleep_nodes{state="failed",mode="enforce"}'
 UNAVAILABLE = 'aggregator_unavailable_apiservice{name="v1alpha1.energy.joulie.io"}'
 EXPIRY = "joulie_grid_webhook_certificate_expiry_seconds"
 
@@ -137,6 +142,24 @@ CASES = [
         summary="The API server cannot call Joulie's webhook",
     ),
     Case("JoulieWebhookFailing", {FAIL_OPEN.replace("grid.joulie", "others"): "0+1x60"}),
+    Case("JouliePowerBudgetOver", {MEASURED: "900x60", LIMIT: "800x60", ENFORCED: "0x60"}),
+    Case("JouliePowerBudgetOver", {MEASURED: "900x12 700x60", LIMIT: "800x60", ENFORCED: "1x60"}),
+    Case(
+        "JouliePowerBudgetOver",
+        {MEASURED: "100x60", LIMIT: "80x60", ENFORCED: "1x60"},
+        fires={"budget": "hall"},
+        summary="The nodes of PowerBudget hall draw more than its limit",
+    ),
+    Case("JouliePowerBudgetInfeasible", {MISSING: "100x60", ENFORCED: "0x60"}),
+    Case(
+        "JouliePowerBudgetInfeasible",
+        {MISSING: "100x60", ENFORCED: "1x60"},
+        fires={"budget": "hall"},
+        summary="PowerBudget hall cannot be kept",
+    ),
+    Case("JoulieNodeDoesNotWake", {FAILED_NODES.replace("enforce", "observe"): "1x60"}),
+    Case("JoulieNodeDoesNotWake", {FAILED_NODES: "0x60"}),
+    Case("JoulieNodeDoesNotWake", {FAILED_NODES: "2x60"}, fires={}, summary="2 nodes do not wake"),
     Case("JoulieApiUnavailable", {UNAVAILABLE: "1x2 0x60"}),
     Case("JoulieApiUnavailable", {UNAVAILABLE.replace("energy.joulie", "metrics.k8s"): "1x60"}),
     Case(
@@ -194,4 +217,8 @@ def _filled(text: str, case: Case) -> str:
     """An annotation with the labels of its alert, and with the value, which only two descriptions have."""
     for label, value in (case.fires or {}).items():
         text = text.replace(f"{{{{ $labels.{label} }}}}", value)
-    return text.replace("{{ $value }}", "100").replace("{{ $value | humanizePercentage }}", "120%")
+    return (
+        text.replace("{{ $value }}", "100")
+        .replace("{{ $value | humanizePercentage }}", "120%")
+        .replace("{{ $value | humanize }}", "100")
+    )

@@ -42,6 +42,7 @@ from joulie.domain.control import Facility
 from joulie.domain.dvfs import DvfsAction, DvfsState
 from joulie.domain.grid.release import Limits
 from joulie.domain.grid.signals import Basis, GridSignal, Measure, Period, Provenance
+from joulie.domain.mode import Mode
 from joulie.domain.profiles.reschedule import Cause
 from joulie.domain.signal import Quality
 from joulie.domain.trial.guard import Harm
@@ -56,7 +57,7 @@ from support.prometheus_server import PrometheusServer
 
 CHART = Path(__file__).parents[2] / "deploy/helm/joulie/files"
 VARIABLES = {"$__range": "1m", "$__rate_interval": "30s", "$namespace": ".*", "$node": ".*", "$zone": ".*"}
-OF_OTHERS = {"JoulieWebhookFailing"}
+OF_OTHERS = {"JoulieWebhookFailing", "JoulieApiUnavailable"}
 """Alerts on series of the API server."""
 PATIENCE_S = 240.0
 
@@ -120,6 +121,7 @@ def operator() -> OperatorMetrics:
     metrics.power.rejected("prometheus", {"unknown-node": 2})
     metrics.trials.show(["InBlock", "Waiting"], 3, 28, {"node-1": Arm.TREATMENT, "node-2": Arm.CONTROL})
     metrics.trials.show_guard([Arm.TREATMENT, Arm.CONTROL], {Harm.SLOWDOWN: 0.4})
+    metrics.sleep.show_states(Mode.ENFORCE, [])
     metrics.reconciles.labels("error").inc()
     metrics.rescheduler.evicted("node-1", "ml", Cause.HEADROOM)
     metrics.rescheduler.skipped("node-1", Skip.COOLDOWN)

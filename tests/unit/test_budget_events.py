@@ -27,7 +27,7 @@ HALL = PowerBudget(
     metadata=ObjectMeta(name="hall"),
     spec=PowerBudgetSpec(watts=1000.0, follow=FollowSpec(query="carbon", low=100.0, high=400.0, watts_at_high=500.0)),
 )
-IN_FORCE = StoredBudget(Budget("hall", 1000.0, np.arange(2)), WattsInForce(1000.0, "spec"), (EVENT,))
+IN_FORCE = StoredBudget(Budget("hall", 1000.0, np.arange(2)), WattsInForce(1000.0, "spec"), (EVENT,), 1000.0, None)
 
 
 @dataclasses.dataclass

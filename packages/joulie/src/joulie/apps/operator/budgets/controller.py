@@ -234,7 +234,7 @@ class PowerBudgets:
         before, covered = self._asked, self._covering
         self._asked = self._ceilings(budgets, seen, limits, decision)
         self._covering = _covering(budgets, seen)
-        self._metrics.show(budgets, decision.outcomes, rooms_w)
+        self._metrics.show(self._stored, seen, decision.outcomes, rooms_w, now_s)
         self._metrics.decide_seconds.observe(time.monotonic() - began_s)
         return [
             node

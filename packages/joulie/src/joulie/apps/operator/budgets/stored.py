@@ -32,11 +32,21 @@ _log = logging.getLogger(__name__)
 
 
 class StoredBudget(NamedTuple):
-    """A budget as it is in force now, and why its limit is what it is."""
+    """A budget as it is in force now, and why its limit is what it is.
+
+    Attributes:
+        budget: in the domain's terms.
+        limit: its limit.
+        reductions: events that reduce it, those that do not hold now among them.
+        spec_w: its own watts, W.
+        signal: value of the signal that it follows; None where it follows none, or it is unknown.
+    """
 
     budget: Budget
     limit: WattsInForce
     reductions: tuple[Reduction, ...]
+    spec_w: float
+    signal: float | None
 
 
 def budgets_in_force(
@@ -139,7 +149,7 @@ def _in_force(
         ),
         enforced=spec.mode != Mode.OBSERVE,
     )
-    return StoredBudget(budget, limit, reductions)
+    return StoredBudget(budget, limit, reductions, spec.watts, None if follow is None else signal)
 
 
 class _Selection:
