@@ -30,6 +30,7 @@ from joulie.apps.grid.guard import GuardSettings
 from joulie.apps.grid.settings import ControllerSettings
 from joulie.apps.grid.webhook import WebhookSettings
 from joulie.apps.grid.webhook_trust import ASKS_CONDITION, PODS_WEBHOOK
+from joulie.apps.kubectl.web.aggregated import API_SERVICE
 from joulie.apps.kubectl.web.settings import WebSettings
 from joulie.apps.operator.main import LEASE_NAME
 from joulie.apps.operator.settings import OperatorSettings
@@ -736,7 +737,26 @@ def test_the_pages_are_off_by_default_and_restricted(render: Render) -> None:
     given = environment(workloads(proxied)["web"])
     assert (given["PROXY_ADDR"], given["PROXY_CLIENT_CA_FILE"]) == (":8444", "/etc/joulie/proxy/ca.crt")
     ports = {one["name"]: one["port"] for one in of_kind(proxied, "Service")["web"]["spec"]["ports"]}
-    assert ports == {"https": 443, "proxy": 8444}
+    assert ports == {"https": 443, "proxy": 8444, "api": 8445}
+
+
+def test_the_aggregated_api_is_off_by_default_and_leads_to_the_pages_program(render: Render) -> None:
+    plain = render({"web": {"enabled": True}})
+    assert not any(one["kind"] == "APIService" or one["metadata"].get("namespace") == "kube-system" for one in plain)
+    on = render({"web": {"enabled": True, "aggregatedApi": {"enabled": True, "port": 9000}}})
+    (registered,) = (one for one in on if one["kind"] == "APIService")
+    assert registered["metadata"]["name"] == API_SERVICE
+    assert registered["spec"]["service"] == {"name": "joulie-web", "namespace": NAMESPACE, "port": 9000}
+    # The program writes it: an upgrade must not take it out.
+    assert "caBundle" not in registered["spec"]
+    given = environment(workloads(on)["web"])
+    assert (given["AGGREGATED_API_ADDR"], given["WEB_SERVICE"]) == (":9000", "joulie-web")
+    own = {"enabled": True, "certificateSecretName": "tls", "aggregatedApi": {"enabled": True, "caBundle": "Y2E="}}
+    certified = render({"web": own})
+    (registered,) = (one for one in certified if one["kind"] == "APIService")
+    assert registered["spec"]["caBundle"] == "Y2E="
+    rules = of_kind(certified, "ClusterRole")["web"]["rules"]
+    assert not any("apiservices" in rule["resources"] for rule in rules)
 
 
 # ---- kinds of nodes
@@ -1216,7 +1236,7 @@ def test_metrics_and_network(render: Render) -> None:
     assert [rule["ports"][0]["port"] for rule in policies["extender"]["spec"]["ingress"]] == [9877, 9876]
     assert [rule["ports"][0]["port"] for rule in policies["grid-webhook"]["spec"]["ingress"]] == [8082, 9443]
     pages = policies["web"]["spec"]["ingress"]
-    assert [[one["port"] for one in rule["ports"]] for rule in pages] == [[8083], [8443, 8444]]
+    assert [[one["port"] for one in rule["ports"]] for rule in pages] == [[8083], [8443, 8444], [8445]]
     peers = [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}]
     only = render(merged(EVERYTHING, ("networkPolicy", "webFrom"), peers))
     assert of_kind(only, "NetworkPolicy")["web"]["spec"]["ingress"][1]["from"] == peers
