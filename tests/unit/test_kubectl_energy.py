@@ -66,11 +66,11 @@ class Accounting:
         self.rows = [ROW, ROW | {"from_s": NOW_S + 3600.0, "until_s": NOW_S + 7200.0}]
         self.status = 200
         self.profiles = (403, b'{"kind": "Status", "code": 403, "reason": "Forbidden"}')
-        self.aggregated = 404  # the cluster has no such API
+        self.aggregated = (404, b"404 page not found")
 
     async def __call__(self, request, answer):
-        if request.path.startswith(API_ROOT) and self.aggregated != 200:
-            await answer.whole(self.aggregated, b"you may not get energy.joulie.io in all namespaces")
+        if request.path.startswith(API_ROOT) and self.aggregated != (200, b""):
+            await answer.whole(*self.aggregated)
             return
         self.asked.append((request.path, request.query))
         self.headers.append(request.headers)
@@ -142,7 +142,7 @@ def test_energy_is_told_in_units_that_suit_and_says_what_is_not_known(asked):
 @pytest.mark.parametrize("command", ["energy", "savings", "export", "report"])
 def test_the_aggregated_api_is_asked_first_and_sent_no_token(asked, command):
     accounting = Accounting()
-    accounting.aggregated = 200
+    accounting.aggregated = (200, b"")
     month = ("2026-10",) if command == "report" else ()
     status, _, err = asked(accounting, command, *month, "-n", "team")
     assert (status, err) == (0, "")
@@ -152,7 +152,16 @@ def test_the_aggregated_api_is_asked_first_and_sent_no_token(asked, command):
     assert TOKEN_HEADER not in accounting.headers[0]
 
 
-@pytest.mark.parametrize(("aggregated", "status"), [(404, 0), (503, 0), (403, 1)])
+@pytest.mark.parametrize(
+    ("aggregated", "status"),
+    [
+        ((404, b"404 page not found"), 0),
+        ((503, b"service unavailable"), 0),
+        # A cluster without it, and a user who may do little there.
+        ((403, b'{"kind": "Status", "code": 403, "reason": "Forbidden", "message": "energy is forbidden"}'), 0),
+        ((403, b"you may not get energy.joulie.io in all namespaces"), 1),
+    ],
+)
 def test_only_an_aggregated_api_that_is_not_there_is_passed_over(asked, aggregated, status):
     accounting = Accounting()
     accounting.aggregated = aggregated

@@ -15,6 +15,7 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import ENERGY_BUDGETS, NODE_TWINS, POWER_BUDGETS, WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.times import rfc3339
+from joulie.adapters.program_api.aggregated import API_ROOT
 from joulie.apps.kubectl import main as plugin
 from joulie.apps.kubectl import profiles, top
 from joulie_lab.adapters.crd import custom_resource_definitions
@@ -62,8 +63,12 @@ class Operator:
         self.since = True
         self.items = ITEMS
         self.asked = []
+        self.aggregated = False
 
     async def __call__(self, request, answer):
+        if request.path.startswith(API_ROOT) and not self.aggregated:
+            await answer.whole(404, b"404 page not found")
+            return
         self.asked.append((request.path, request.query))
         if request.path.endswith("/leases/joulie-operator"):
             if self.holder is None:
@@ -99,6 +104,14 @@ def asked(tmp_path, capsys):
 
 def words(text):
     return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_top_asks_the_aggregated_api_where_there_is_one(asked):
+    operator = Operator()
+    operator.aggregated = True
+    status, out, err = asked(operator, "pods", "-n", "team")
+    assert (status, err, "p1" in out) == (0, "", True)
+    assert operator.asked == [(f"{API_ROOT}/power", {"kind": "pods", "limit": "10000", "namespace": "team"})]
 
 
 def test_top_nodes_asks_the_pod_that_leads(asked):

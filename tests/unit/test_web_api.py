@@ -166,6 +166,24 @@ def test_energy_by_label_and_day_is_on_the_page_and_in_the_api(ask):
     assert {item["namespace"] for item in mine.json()["items"]} == {"team-1"}
 
 
+def test_what_the_operator_and_the_grid_controller_tell_is_bounded_by_the_reader_s_pods(ask):
+    paths = {
+        "/api/v1/power": 200,
+        "/api/v1/power?kind=pods": 403,
+        "/api/v1/power?kind=pods&namespace=team-1": 200,
+        "/api/v1/power?kind=pods&namespace=team-2": 403,
+        "/api/v1/power?kind=namespaces&namespace=team-1": 403,
+        "/api/v1/power?kind=racks": 400,
+        "/api/v1/grid": 403,
+        "/api/v1/grid?pod=team-1/train-0": 200,
+        "/api/v1/grid?pod=team-2/train-0": 403,
+        "/api/v1/grid?pod=/team-1": 403,
+    }
+    assert {path: answer.status_code for path, answer in zip(paths, ask(*paths, user="tom"), strict=True)} == paths
+    power, grid = ask("/api/v1/power?kind=pods", "/api/v1/grid")
+    assert (power.json()["items"][0]["powerW"], grid.json()["waiting"]) == (612.0, {"carbon": 3})
+
+
 def test_signals_do_not_tell_tenants_how_many_pods_of_others_wait(ask):
     (mine,), (everything,) = ask("/api/v1/signals", user="tom"), ask("/api/v1/signals")
     assert (mine.json()["waiting"], everything.json()["waiting"]) == (None, {"carbon": 3})

@@ -49,3 +49,15 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     age_s: float | None = None
     pods: int | None = None
     unknown_pods: int | None = None
+
+
+class PowerAnswer(msgspec.Struct, frozen=True):
+    """The operator's answer.
+
+    Attributes:
+        items: nodes, pods or namespaces, largest power first.
+        since: start of energy counting, s since the epoch; None before the first poll.
+    """
+
+    items: list[Item] = []
+    since: float | None = None

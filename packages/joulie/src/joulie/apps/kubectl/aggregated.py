@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.errors import ApiError, NotFoundError
+from joulie.adapters.kubernetes.errors import ApiError, ForbiddenError, NotFoundError
 from joulie.adapters.program_api.aggregated import API_ROOT, OWN_ROOT
 
 _UNAVAILABLE = 503
@@ -26,6 +26,12 @@ async def query_aggregated(client: KubeClient, path: str, query: Mapping[str, st
         return await client.raw("GET", API_ROOT + path.removeprefix(OWN_ROOT), params=query)
     except NotFoundError:
         return None
+    except ForbiddenError as error:
+        # The API server refuses what no role names before it finds that there is no such API; the program gives no
+        # reason beside its message.
+        if error.reason:
+            return None
+        raise
     except ApiError as error:
         if error.status == _UNAVAILABLE:
             return None

@@ -1,6 +1,7 @@
 """HTTP requests to the leading replica of the operator or grid controller, for state that is not in the API server.
 
-The leader's pod is read from the lease and reached through the API server's proxy or by its address, or a URL is given.
+The aggregated API is asked where there is one. Else the leader's pod is read from the lease and reached through the API
+server's proxy or by its address, or a URL is given.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ import httpx2
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ApiError, KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.resources import LEASES, PODS
+from joulie.adapters.program_api.aggregated import POWER_OF_OPERATOR, STATE_OF_GRID
+from joulie.adapters.program_api.grid import GRID_PATH
+from joulie.adapters.program_api.power import POWER_PATH
+from joulie.apps.kubectl.aggregated import query_aggregated
 from joulie.http_client import tls_context
 
 _TIMEOUT_S = 15.0
+_AGGREGATED = {POWER_PATH: POWER_OF_OPERATOR, GRID_PATH: STATE_OF_GRID}
 _UNAVAILABLE = 503
 
 
@@ -69,7 +75,8 @@ async def query_leader(
     elif endpoint.in_cluster:
         body = await _direct(endpoint, await _leader_url(client, endpoint), target)
     else:
-        body = await _through_api_server(client, endpoint, path, query)
+        aggregated = await query_aggregated(client, _AGGREGATED[path], query)
+        body = aggregated or await _through_api_server(client, endpoint, path, query)
     try:
         answer = json.loads(body)
     except ValueError:

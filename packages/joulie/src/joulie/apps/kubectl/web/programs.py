@@ -13,7 +13,7 @@ import msgspec
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ForbiddenError, KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.names import GROUP
-from joulie.adapters.kubernetes.resources import LEASES, NODE_TWINS
+from joulie.adapters.kubernetes.resources import LEASES, NODE_TWINS, PODS
 from joulie.adapters.kubernetes.times import time_or_none
 from joulie.adapters.program_api.energy import (
     ENERGY_PATH,
@@ -24,15 +24,15 @@ from joulie.adapters.program_api.energy import (
     SavingsAnswer,
 )
 from joulie.adapters.program_api.grid import GridAnswer
-from joulie.adapters.program_api.power import MAX_ITEMS, POWER_PATH, Item
+from joulie.adapters.program_api.power import MAX_ITEMS, POWER_PATH, Item, PowerAnswer
 from joulie.adapters.program_api.report import REPORT_PATH, ReportAnswer
 from joulie.apps.kubectl.accounting import AccountingEndpoint, query_accounting, stream_accounting
 from joulie.apps.kubectl.columns import format_age, format_count
 from joulie.apps.kubectl.grid import query_grid
 from joulie.apps.kubectl.leader import LeaderEndpoint, query_leader
-from joulie.apps.kubectl.top import Answer as PowerAnswer
 from joulie.apps.kubectl.web.answers import Check, PodItem, SourceItem
 from joulie.domain.quantities import SECONDS_PER_HOUR
+from joulie.program.queries import choice
 
 _MAX_WAITS = 20
 """Maximum number of pods of a page whose latest start is asked for."""
@@ -124,14 +124,38 @@ class Programs:
         Raises:
             KubernetesError: the operator cannot be asked, or the reader may not read this.
         """
-        await self._check("list", NODE_TWINS.group, NODE_TWINS.plural)
-        query = {"kind": "nodes", "limit": str(MAX_ITEMS)}
-        answer = await _bounded(query_leader(self.client, self.operator, POWER_PATH, query))
+        return next((item for item in (await self.power({})).items if item.name == node), None)
+
+    async def power(self, query: Mapping[str, str]) -> PowerAnswer:
+        """Power of nodes, pods or namespaces now, as the operator tells it.
+
+        Raises:
+            QueryError: an invalid parameter.
+            KubernetesError: the operator cannot be asked, or the reader may not read this.
+        """
+        kind = choice(query, "kind", ("nodes", "pods", "namespaces"), "nodes")
+        asked = {"kind": kind, "limit": str(MAX_ITEMS)}
+        if kind == "nodes":
+            await self._check("list", NODE_TWINS.group, NODE_TWINS.plural)
+        else:
+            namespace = query.get("namespace", "") if kind == "pods" else ""
+            await self._check("list", PODS.group, PODS.plural, namespace=namespace)
+            asked |= {"namespace": namespace} if namespace else {}
+        answer = await _bounded(query_leader(self.client, self.operator, POWER_PATH, asked))
         try:
-            items = msgspec.convert(answer, PowerAnswer).items
+            return msgspec.convert(answer, PowerAnswer)
         except msgspec.ValidationError as error:
             raise KubernetesError(f"{POWER_PATH}: unexpected response from the operator: {error}") from error
-        return next((item for item in items if item.name == node), None)
+
+    async def grid_state(self, query: Mapping[str, str]) -> GridAnswer:
+        """What the grid controller tells: of one pod with ``pod``, else of all.
+
+        Raises:
+            KubernetesError: the grid controller cannot be asked, or the reader may not read this.
+        """
+        pod = query.get("pod", "")
+        await self._check("list", PODS.group, PODS.plural, namespace=pod.partition("/")[0])
+        return await _bounded(query_grid(self.client, self.grid, pod))
 
     async def with_latest_starts(self, items: Sequence[PodItem], gated: Sequence[str]) -> list[PodItem]:
         """Pods with the grid controller's reason and latest start of those that it holds.

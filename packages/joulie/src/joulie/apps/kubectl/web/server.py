@@ -20,6 +20,8 @@ from starlette.staticfiles import StaticFiles
 
 from joulie.adapters.kubernetes.errors import ApiError, KubernetesError
 from joulie.adapters.program_api.energy import EnergyAnswer, ExportItem, SavingsAnswer
+from joulie.adapters.program_api.grid import GridAnswer
+from joulie.adapters.program_api.power import PowerAnswer
 from joulie.adapters.program_api.report import ReportAnswer
 from joulie.apps.kubectl.export import can_write_parquet, csv_of, write_parquet
 from joulie.apps.kubectl.web import openapi, pages
@@ -84,6 +86,18 @@ OPERATIONS = (
         media_type="application/x-ndjson",
     ),
     Operation("/api/v1/plans", "What would be changed, trials, and limits of power.", PlansAnswer, {}),
+    Operation(
+        "/api/v1/power",
+        "Power now.",
+        PowerAnswer,
+        {"kind": "nodes, pods or namespaces.", "namespace": "Namespace of the pods."},
+    ),
+    Operation(
+        "/api/v1/grid",
+        "What the grid controller decides, and why.",
+        GridAnswer,
+        {"pod": "Namespace and name of the only pod, such as team/train-0; all without."},
+    ),
     Operation("/api/v1/signals", "Carbon intensity and prices, now and ahead.", SignalsAnswer, {}),
 )
 
@@ -114,6 +128,8 @@ def application(api_of: ApiOf) -> AsgiApp:
             Route("/api/v1/report", routes.report),
             Route("/api/v1/export", routes.export),
             Route("/api/v1/signals", routes.signals),
+            Route("/api/v1/power", routes.power),
+            Route("/api/v1/grid", routes.grid),
             Mount("/static", StaticFiles(directory=_STATIC)),
         ],
         middleware=[Middleware(GZipMiddleware, compresslevel=5)],
@@ -152,6 +168,12 @@ class _Routes:
 
     async def signals(self, request: Request) -> Response:
         return _json(await (await self._api_of(request)).signals())
+
+    async def power(self, request: Request) -> Response:
+        return _json(await (await self._api_of(request)).programs.power(request.query_params))
+
+    async def grid(self, request: Request) -> Response:
+        return _json(await (await self._api_of(request)).programs.grid_state(request.query_params))
 
     async def plans(self, request: Request) -> Response:
         return _json((await self._api_of(request)).plans())
