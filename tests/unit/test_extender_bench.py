@@ -5,7 +5,8 @@ import pytest
 
 from joulie.apps.extender import rankings
 from joulie_lab.apps.bench.extender import figure, tables
-from joulie_lab.benchmarks import extender as bench
+from joulie_lab.benchmarks.extender import calls as bench
+from joulie_lab.benchmarks.extender.measure import Plan, measure
 from joulie_lab.simulation.report.png import png
 
 
@@ -13,16 +14,22 @@ from joulie_lab.simulation.report.png import png
 def test_both_extenders_are_measured() -> None:
     """What the times are is the benchmark's business; here they have to be there, and to be shown."""
     said: list[str] = []
-    measured = bench.measure(bench.Plan(sizes=(20,), calls=10, rounds=2), said.append)
+    measured = measure(Plan(sizes=(20,), calls=10, rounds=2, fleet=40), said.append)
     assert said == [
         "20 candidates",
         "20 candidates of a performance pod",
         "20 candidates with names of 42 letters",
         "20 candidates of pods that all differ",
         "20 candidates of a performance pod whose namespace limits the power of nodes",
+        "20 candidates of a performance pod under power budgets",
+        "20 candidates of a performance pod, half of the racks without a watt left",
         "20 candidates with SCORING=marginal",
+        "20 candidates with SCORING=marginal, power budgets and limits",
+        "20 candidates with SCORING=frugal",
+        "20 candidates with SCORING=frugal, power budgets and limits",
     ]
-    for name in ("joulie", "constants", "performance", "long_names", "different", "marginal", "policies"):
+    alone = ("watts", "watts_crowded", "marginal", "marginal_watts", "frugal", "frugal_watts")
+    for name in ("joulie", "constants", "performance", "long_names", "different", "policies", *alone):
         for verb in ("filter", "prioritize"):
             found = getattr(measured, name)["20"][verb]
             assert 0.0 < found.p50_ms <= found.p99_ms
@@ -32,9 +39,9 @@ def test_both_extenders_are_measured() -> None:
     assert png(figure(measured)).startswith(b"\x89PNG")
 
 
-def bodies(names: list[str], size: int, pods: bench._Pods) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def bodies(names: list[str], size: int, pods: bench.Pods) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Calls of /filter and /prioritize."""
-    pairs = bench._requests(names, size, pods)
+    pairs = bench.requests(names, size, pods)
     return [(called(filtering, "/filter"), called(ranking, "/prioritize")) for filtering, ranking in pairs]
 
 
@@ -47,25 +54,25 @@ def called(request: bytes, path: str) -> dict[str, Any]:
 
 def test_calls_ask_for_all_names_in_changing_order() -> None:
     names = ["a", "b", "c"]
-    offered = [filtering["NodeNames"] for filtering, _ in bodies(names, 3, bench._Pods.ALIKE)]
+    offered = [filtering["NodeNames"] for filtering, _ in bodies(names, 3, bench.Pods.ALIKE)]
     assert all(sorted(one) == names for one in offered)
     assert len({tuple(one) for one in offered}) > 1
-    assert all(len(filtering["NodeNames"]) == 1 for filtering, _ in bodies(names, 1, bench._Pods.ALIKE))
+    assert all(len(filtering["NodeNames"]) == 1 for filtering, _ in bodies(names, 1, bench.Pods.ALIKE))
 
 
 def test_calls_come_in_pairs_as_kube_scheduler_makes_them() -> None:
     """/prioritize is asked for what /filter let through: all of it for a standard pod, no eco for the other."""
     names = ["perf-0", "eco-1", "perf-2", "eco-3"]
-    assert all(filtering == ranking for filtering, ranking in bodies(names, 4, bench._Pods.ALIKE))
-    for filtering, ranking in bodies(names, 4, bench._Pods.PERFORMANCE):
+    assert all(filtering == ranking for filtering, ranking in bodies(names, 4, bench.Pods.ALIKE))
+    for filtering, ranking in bodies(names, 4, bench.Pods.PERFORMANCE):
         assert filtering["Pod"] == ranking["Pod"]
         assert ranking["NodeNames"] == [name for name in filtering["NodeNames"] if name.startswith("perf")]
 
 
 def test_pods_that_differ_are_more_than_are_remembered() -> None:
-    def kinds(pods: bench._Pods) -> set[str]:
+    def kinds(pods: bench.Pods) -> set[str]:
         asked = [filtering["Pod"] for filtering, _ in bodies(["a"], 1, pods)]
         return {json.dumps(pod["spec"]["containers"][0]["resources"]) for pod in asked}
 
-    assert len(kinds(bench._Pods.ALIKE)) == 1
-    assert len(kinds(bench._Pods.DIFFERENT)) > rankings._CACHED_KINDS
+    assert len(kinds(bench.Pods.ALIKE)) == 1
+    assert len(kinds(bench.Pods.DIFFERENT)) > rankings._CACHED_KINDS

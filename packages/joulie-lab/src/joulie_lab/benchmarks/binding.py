@@ -33,7 +33,7 @@ from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import write_all
 from joulie.domain.units import FloatArray
 from joulie_lab.adapters import crd
-from joulie_lab.benchmarks.extender import served
+from joulie_lab.benchmarks.extender.servers import served
 from joulie_lab.benchmarks.results import Figures
 from joulie_lab.control_plane import LocalControlPlane, kwok_node, wait_for
 from joulie_lab.control_plane.ports import free_port

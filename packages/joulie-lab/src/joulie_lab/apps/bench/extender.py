@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from joulie_lab.apps.bench.figures import bar_sets, panels, vertical_bars
 from joulie_lab.apps.bench.report import Report, Table
 from joulie_lab.apps.bench.run import benchmark, tell
-from joulie_lab.benchmarks.extender import FULL, SMALL, VERBS, ExtenderResult, Times, measure
+from joulie_lab.benchmarks.extender.calls import VERBS
+from joulie_lab.benchmarks.extender.measure import FULL, SMALL, ExtenderResult, Times, measure
 from joulie_lab.simulation.report.bars import Bars
 
 if TYPE_CHECKING:
@@ -20,8 +21,13 @@ _LABELS = {
     "performance": "joulie, performance pod",
     "long_names": "joulie, long names",
     "different": "joulie, pods all differ",
-    "marginal": "joulie, SCORING=marginal",
     "policies": "joulie, performance pod, namespace with power limits",
+    "watts": "joulie, performance pod, power budgets",
+    "watts_crowded": "joulie, performance pod, power budgets, half of the racks full",
+    "marginal": "joulie, SCORING=marginal",
+    "marginal_watts": "joulie, SCORING=marginal, power budgets and limits",
+    "frugal": "joulie, SCORING=frugal, half a GPU",
+    "frugal_watts": "joulie, SCORING=frugal, half a GPU, power budgets and limits",
 }
 
 
