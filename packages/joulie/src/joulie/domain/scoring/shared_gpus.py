@@ -224,6 +224,18 @@ class SharingView:
         return self.scores.costs(request, self.numbers)
 
 
+class _LastView(NamedTuple):
+    """The latest view, of which the next differs in few nodes.
+
+    Attributes:
+        roster: what its slots belong to.
+        view: it.
+    """
+
+    roster: object
+    view: SharingView
+
+
 class SharedGpus:
     """The pods of all nodes with the parts of GPUs that they hold, and the pods to expect. Used from one loop only."""
 
@@ -238,7 +250,8 @@ class SharedGpus:
         self._n_seen = 0
         self._relearn_at = 0.0
         self._scores: Scores | None = None
-        self._ranks: tuple[object, FloatArray] | None = None
+        self._changed: set[str] = set()
+        self._last: _LastView | None = None
 
     def set_node(self, name: str, node: SharedNode | None) -> None:
         """Set the hardware of a node; None if it is not known, or not to be judged."""
@@ -249,7 +262,7 @@ class SharedGpus:
         else:
             self._nodes[name] = node
         self._states.pop(name, None)
-        self._scores = self._ranks = None
+        self._scores = None
 
     def set_pod(self, key: Hashable, pod: SharingPod | None) -> None:
         """Set or, with None, remove a pod."""
@@ -263,10 +276,10 @@ class SharedGpus:
             del there[key]
             if not there:
                 del self._on_node[before.node]
-            self._states.pop(before.node, None)
+            self._forget_state(before.node)
         if pod is not None:
             self._on_node.setdefault(pod.node, {})[key] = pod
-            self._states.pop(pod.node, None)
+            self._forget_state(pod.node)
             if before is None and pod.demand is not None:
                 self._remember(GpuRequest(pod.cpu_milli, pod.demand.gpus, pod.demand.gpu_milli))
 
@@ -276,6 +289,10 @@ class SharedGpus:
         if found is None:
             found = self._states[name] = self._state(name)
         return found
+
+    def _forget_state(self, name: str) -> None:
+        self._states.pop(name, None)
+        self._changed.add(name)
 
     def _state(self, name: str) -> tuple[NodeState | None, str]:
         node = self._nodes.get(name)
@@ -299,15 +316,23 @@ class SharedGpus:
         if self._scores is None or self._scores.full or self._n_seen >= self._relearn_at:
             self._scores = Scores(self._outlook())
             self._relearn_at = max(1.0, _RELEARN_GROWTH * self._n_seen)
-        if self._ranks is None or self._ranks[0] is not roster:
-            self._ranks = roster, self._ranked(slots, n_slots)
-        numbers = np.full(n_slots, UNJUDGED)
-        states: list[NodeState | None] = [None] * n_slots
-        for name, slot in slots.items():
+        last = self._last
+        numbers: IntArray
+        states: list[NodeState | None]
+        if last is None or last.roster is not roster or last.view.scores is not self._scores:
+            numbers, states = np.full(n_slots, UNJUDGED), [None] * n_slots
+            ranks, changed = self._ranked(slots, n_slots), set(slots)
+        else:
+            numbers, states = last.view.numbers.copy(), last.view.states.copy()
+            ranks, changed = last.view.ranks, self._changed & slots.keys()
+        for name in changed:
+            slot = slots[name]
             state, _ = self.state(name)
-            if state is not None:
-                states[slot], numbers[slot] = state, self._scores.number(state)
-        return SharingView(self._scores, numbers, self._ranks[1], states)
+            states[slot], numbers[slot] = state, UNJUDGED if state is None else self._scores.number(state)
+        self._changed.clear()
+        view = SharingView(self._scores, numbers, ranks, states)
+        self._last = _LastView(roster, view)
+        return view
 
     def _ranked(self, slots: Mapping[str, int], n_slots: int) -> FloatArray:
         ranks = np.full(n_slots, float(n_slots))
