@@ -162,8 +162,12 @@ def test_a_budget_says_what_is_left_for_pods_and_nodes_which_budgets_cover_them(
         await create(stage, "looks-only", 1_000.0, mode="observe")
         await settled(stage)
         # Nothing is measured here, so the node with the pod counts with its worst case.
-        assert (await budget(stage, "hall")).status.pod_headroom_watts == pytest.approx(25_200 - FULL_W - 3 * FLOOR_W)
-        assert (await budget(stage, "rack-0")).status.pod_headroom_watts == pytest.approx(10_000 - 2 * FLOOR_W)
+        assert (await budget(stage, "hall")).status.pod_headroom_watts == pytest.approx(
+            25_200 - FULL_W - 3 * FLOOR_W - 0.005 * 25_200
+        )
+        assert (await budget(stage, "rack-0")).status.pod_headroom_watts == pytest.approx(
+            10_000 - 2 * FLOOR_W - 0.005 * 10_000
+        )
         assert (await budget(stage, "looks-only")).status.pod_headroom_watts is None
         assert (await stage.twin("node-0")).status.power_budgets == ("hall", "rack-0")
         assert (await stage.twin("node-2")).status.power_budgets == ("hall",)

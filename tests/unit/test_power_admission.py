@@ -9,17 +9,10 @@ from joulie.adapters.kubernetes.pods import ProfileFacts
 from joulie.apps.extender import answers
 from joulie.apps.extender.explain import explanation
 from joulie.apps.extender.fleet import Fleet
+from joulie.apps.extender.in_flight import MAX_PLACING, PLACING_S
 from joulie.apps.extender.judge import judge
 from joulie.apps.extender.node_facts import LoadFacts, TwinFacts, TwinNumbers
-from joulie.apps.extender.power_room import (
-    LAG_S,
-    MAX_PLACING,
-    PLACING_S,
-    STATUS_STALE_S,
-    BoundPod,
-    BudgetRoom,
-    PowerRoom,
-)
+from joulie.apps.extender.power_room import LAG_S, STATUS_STALE_S, BoundPod, BudgetRoom, PowerRoom
 from joulie.apps.extender.server import _POD
 from joulie.apps.extender.wire import decoded
 from joulie.domain.capping.admission import SETTLING_S, counted_w, needed_w, room_for_pods
@@ -158,7 +151,7 @@ def test_a_pod_that_is_never_bound_is_forgotten_and_so_are_too_many() -> None:
     site.tell(rack=1e9, hall=1e9)
     for index in range(MAX_PLACING + 10):
         site.ask(f"p{index}")
-    assert len(site.power._placing) == MAX_PLACING
+    assert len(site.power.in_flight.pods) == MAX_PLACING
 
 
 def test_a_bound_pod_counts_until_it_has_run_for_a_while_and_a_pod_that_ends_is_gone() -> None:
@@ -184,6 +177,48 @@ def test_standard_pods_count_on_nodes_that_need_full_power() -> None:
     site.bind("u", "b", full_power=False)
     # Should b have to run at full power, what u will draw counts too: 70 + (250 + 70 - 100) W.
     assert site.ask("t")[1]["b"].endswith("the pod needs 290 W")
+
+
+def test_a_pod_that_needs_full_power_counts_what_may_be_placed_beside_it() -> None:
+    site = Site(rack_w=1000.0, hall_w=289.0)
+    assert site.ask("s", performance=False)[0] == list(NODES)
+    # 70 + (250 - 100) W, and the 70 W of s, which may be on its way to the same node.
+    assert set(site.ask("f")[1].values()) == {"power budget hall has 289 W left for pods, and the pod needs 290 W"}
+    site.bind("s", "c", full_power=False)
+    assert site.ask("f")[0] == ["a", "b"], "s is on c"
+
+
+def test_a_standard_pod_counts_where_one_may_be_placed_that_needs_full_power() -> None:
+    site = Site(rack_w=1000.0, hall_w=289.0)
+    assert site.ask("f")[0] == list(NODES)
+    passed, refused = site.ask("s", performance=False)
+    assert passed == []
+    assert refused["a"] == "power budget hall has 69 W left for pods, and the pod needs 70 W"
+    site.bind("f", "a")
+    assert site.ask("s", performance=False)[0] == ["b", "c"], "f is on a"
+
+
+def test_a_pod_in_flight_follows_what_becomes_of_the_nodes_where_it_may_go() -> None:
+    """Of two that were placed together one is seen: what the other counted with is no longer true."""
+    site = Site(rack_w=1000.0, hall_w=1000.0)
+    site.ask("s", performance=False)
+    site.bind("f", "a", since_s=0.0)
+    assert site.power.in_flight.pods["s"].needed_w.max() == 0
+    site.fleet.view(NOW_S)
+    assert site.power.in_flight.pods["s"].needed_w.max() == 70, "a has to run at full power, and s may go there"
+    site = Site(rack_w=1000.0, hall_w=1000.0)
+    site.ask("f")
+    site.bind("s", "a", full_power=False)
+    site.fleet.view(NOW_S)
+    assert site.power.in_flight.pods["f"].needed_w.max() == 290, "s is on a, and f may go there"
+
+
+def test_pods_in_flight_are_counted_on_when_nodes_and_budgets_change() -> None:
+    site = Site(rack_w=1000.0, hall_w=300.0)
+    site.ask("f")
+    site.fleet.set_twin("d", TwinFacts(NodeClass.PERFORMANCE, None, NOW_S, budgets=("hall",)))
+    site.tell(other=5.0)
+    assert site.ask("g")[1]["a"].startswith("power budget hall has 80 W left")
 
 
 def test_preemption_evicts_nobody_for_a_pod_without_watts() -> None:

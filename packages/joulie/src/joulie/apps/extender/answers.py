@@ -15,7 +15,7 @@ from joulie.apps.extender.feed import DEFAULT_LABELS, NodeLabels
 from joulie.apps.extender.fleet import REFUSALS, UNKNOWN_SLOT, FleetView, slots_of
 from joulie.apps.extender.judge import JudgedPod, Profiles, judge
 from joulie.apps.extender.rankings import Rankings
-from joulie.apps.extender.refusals import Refusal, count_placing, refused_by_power
+from joulie.apps.extender.refusals import Checked, Refusal, count_placing, refused_by_power
 from joulie.domain.scoring.extender import NodeClass, may_run
 from joulie.domain.units import IntArray
 
@@ -91,19 +91,17 @@ def preempt(body: bytes, fleet: FleetView, profiles: Profiles) -> tuple[bytes, C
     victims = args.meta_victims
     if victims is None:
         victims = {name: wire.meta_victims(whole or wire.Victims()) for name, whole in (args.victims or {}).items()}
-    candidates = list(victims)
-    beyond = refused_by_power(candidates, judged, fleet)
+    beyond = refused_by_power(list(victims), judged, fleet).refused
     victims = {name: one for name, one in victims.items() if name not in beyond}
     classes = fleet.twins.node_class[slots_of(fleet.roster, list(victims))]
     allowed = may_run(judged.view, classes)
     return wire.preemption_result(dict(compress(victims.items(), allowed))), _counted(classes[~allowed])
 
 
-def _filter_names(
-    body: bytes, candidates: list[str], pod: JudgedPod, fleet: FleetView, by_power: Mapping[str, Refusal]
-) -> Filtered:
+def _filter_names(body: bytes, candidates: list[str], pod: JudgedPod, fleet: FleetView, checked: Checked) -> Filtered:
+    by_power = checked.refused
+    count_placing(candidates, checked, pod, fleet)
     if not by_power and (pod.view.daemon or not pod.view.performance):
-        count_placing(candidates, pod, fleet)
         passed = wire.json_text(candidates)
         return Filtered(wire.filter_result(names=passed), Counter(), NextCall(body, pod, candidates), Counter())
     refused = [wire.refusal(name, one.message) for name, one in by_power.items()]
@@ -116,23 +114,23 @@ def _filter_names(
             left = list(filterfalse(refusals.__contains__, left))
             refused += found
             counted[node_class] = len(found)
-    count_placing(left, pod, fleet)
     passed = wire.json_text(left)
     answer = wire.filter_result(names=passed, unresolvable=refused)
     return Filtered(answer, counted, NextCall(wire.with_names(body, passed), pod, left), _by_reason(by_power))
 
 
 def _filter_whole(
-    nodes: wire.NodeList, pod: JudgedPod, fleet: FleetView, labels: NodeLabels, by_power: Mapping[str, Refusal]
+    nodes: wire.NodeList, pod: JudgedPod, fleet: FleetView, labels: NodeLabels, checked: Checked
 ) -> Filtered:
+    by_power = checked.refused
     metas = wire.read_nodes(nodes)
+    count_placing([meta.name for meta in metas], checked, pod, fleet)
     slots = slots_of(fleet.roster, [meta.name for meta in metas])
     classes = fleet.twins.node_class[slots]
     for index in np.flatnonzero(slots == UNKNOWN_SLOT):
         classes[index] = labels.node_class(metas[index].labels)
     allowed = may_run(pod.view, classes)
     within = np.array([meta.name not in by_power for meta in metas], dtype=np.bool_)
-    count_placing((metas[place].name for place in np.flatnonzero(allowed & within)), pod, fleet)
     passed = wire.node_list(nodes.metadata, compress(nodes.items, allowed & within))
     refused = [
         wire.refusal(metas[place].name, REFUSALS[NodeClass(int(classes[place]))])

@@ -254,7 +254,7 @@ def _refused(pod: JudgedPod, view: FleetView) -> dict[str, str]:
     by_class = {
         name: REFUSALS[NodeClass(int(view.twins.node_class[slot]))] for name, slot in slots.items() if not allowed[slot]
     }
-    return by_class | {name: one.message for name, one in refused_by_power(list(slots), pod, view).items()}
+    return by_class | {name: one.message for name, one in refused_by_power(list(slots), pod, view).refused.items()}
 
 
 def _explained(pod: JudgedPod, other_mistakes: tuple[str, ...]) -> ExplainedPod:

@@ -14,10 +14,13 @@ import heapq
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
+from joulie.apps.extender.in_flight import Ground, InFlight, Load
+from joulie.apps.extender.node_sums import NodeSums
 from joulie.domain.capping.admission import SETTLING_S, counted_w, fits, needed_w
 from joulie.domain.units import BoolArray, FloatArray, IntArray
 
@@ -25,10 +28,6 @@ STATUS_STALE_S = 180.0
 """Age from which a budget's status does not count, s: the operator writes it at least every minute."""
 LAG_S = 5.0
 """How old a status may be when it is written: the operator's watch, its interval, and clocks that differ, s."""
-PLACING_S = 30.0
-"""How long a pod that passed the filter counts unless it is bound before, s."""
-MAX_PLACING = 1024
-"""Pods that are counted so; kube-scheduler places one at a time and binds a few dozen."""
 
 
 class BudgetRoom(NamedTuple):
@@ -61,96 +60,75 @@ class BoundPod(NamedTuple):
     running_since_s: float | None
 
 
-class _OfNode(NamedTuple):
-    """Sums over the pods of a node."""
-
-    full_power_pods: int = 0
-    young_full_w: int = 0
-    young_standard_w: int = 0
-
-
-_NO_PODS = _OfNode()
-
-
-@dataclass(frozen=True)
-class _Placing:
-    """A pod that passed the filter."""
-
-    until_s: float
-    needed_w: Mapping[str, float]
-
-
 @dataclass(frozen=True, eq=False)
 class PowerView:
     """The room of budgets at a time; arrays of nodes have shape ``(n_slots,)``.
 
     Attributes:
-        names: names of the budgets that count.
+        ground: the budgets that count, and those of each node.
         room_w: what they have left for pods, pods that have not run for long counted, W; the last entry is infinite.
-        of_node: indices of the budgets of each node, shape ``(n_slots, depth)``; the last of `room_w` for none.
         critical: which nodes have pods that need full power.
         drawn_w: power of the nodes, W.
         floor_w: power under their lowest limits, W.
-        placing: pods that kube-scheduler may be placing, by UID; shared by all views.
+        in_flight: pods that kube-scheduler may be placing; shared by all views.
         now_s: time of the view, s since the epoch.
     """
 
-    names: tuple[str, ...]
+    ground: Ground
     room_w: FloatArray
-    of_node: IntArray
     critical: BoolArray
     drawn_w: FloatArray
     floor_w: FloatArray
-    placing: dict[str, _Placing]
+    in_flight: InFlight
     now_s: float
 
-    def refused(self, uid: str, added_w: FloatArray, *, full_power: bool) -> Mapping[int, str]:
-        """Slots of the nodes that are closed to a pod, with the reason.
+    def refused(self, uid: str, added_w: FloatArray, slots: IntArray, *, full_power: bool) -> Mapping[int, str]:
+        """Nodes that are closed to a pod, as indices of `slots`, with the reason.
 
         Args:
             uid: its UID: what it was counted with before does not count against it.
             added_w: what it is expected to add to each node, W, shape ``(n_slots,)``.
+            slots: of the nodes that are asked about.
             full_power: whether it needs full power.
         """
-        needed = needed_w(added_w, full_power, self.critical, self.drawn_w, self.floor_w)
-        left_w = self._left_w(uid)
-        of_node_w = left_w[self.of_node]
-        closed = np.flatnonzero(~fits(needed, of_node_w.min(axis=1)))
-        tightest = self.of_node[closed, of_node_w[closed].argmin(axis=1)]
-        return {
-            slot: _reason(self.names[budget], float(left_w[budget]), float(needed[slot]))
-            for slot, budget in zip(closed.tolist(), tightest.tolist(), strict=True)
-        }
+        load = self.in_flight.besides(uid, self.ground, self.now_s)
+        needed = needed_w(added_w[slots], full_power, *self._nodes(load, slots, full_power=full_power))
+        left_w = self.room_w - load.needed_w
+        of_node = self.ground.of_node[slots]
+        left_of_node_w = left_w[of_node]
+        closed = np.flatnonzero(~fits(needed, left_of_node_w.min(axis=1)))
+        if not closed.size:
+            return {}
+        tightest = of_node[closed, left_of_node_w[closed].argmin(axis=1)]
+        reason = cache(self._reason)
+        whole_w = np.rint(needed[closed]).astype(np.int64).tolist()
+        texts = [
+            reason(budget, float(left_w[budget]), watts)
+            for budget, watts in zip(tightest.tolist(), whole_w, strict=True)
+        ]
+        return dict(zip(closed.tolist(), texts, strict=True))
 
     def place(self, uid: str, added_w: FloatArray, slots: IntArray, *, full_power: bool) -> None:
         """Count a pod in every budget in which it may end up: it passed the filter on these slots."""
-        counted = counted_w(added_w, full_power, self.critical, self.drawn_w, self.floor_w)
-        most_w = np.zeros(self.room_w.shape)
-        of_node = self.of_node[slots]
-        np.maximum.at(most_w, of_node.ravel(), np.repeat(counted[slots], of_node.shape[1]))
-        by_budget = {self.names[index]: float(most_w[index]) for index in np.flatnonzero(most_w[:-1] > 0.0).tolist()}
-        self.placing.pop(uid, None)
-        if by_budget:
-            self.placing[uid] = _Placing(self.now_s + PLACING_S, by_budget)
-            if len(self.placing) > MAX_PLACING:
-                del self.placing[next(iter(self.placing))]
+        load = self.in_flight.besides(uid, self.ground, self.now_s)
+        added_w = added_w[slots]
+        counted = counted_w(added_w, full_power, *self._nodes(load, slots, full_power=full_power))
+        self.in_flight.place(uid, self.ground, self.now_s, slots, counted, added_w, full_power=full_power)
 
-    def _left_w(self, uid: str) -> FloatArray:
-        left_w = self.room_w.copy()
-        index = {name: place for place, name in enumerate(self.names)}
-        for other, one in self.placing.items():
-            if other != uid and one.until_s > self.now_s:
-                for name, watts in one.needed_w.items():
-                    if name in index:
-                        left_w[index[name]] -= watts
-        return left_w
+    def _nodes(self, load: Load, slots: IntArray, *, full_power: bool) -> tuple[BoolArray, FloatArray, FloatArray]:
+        """Which nodes need full power, what they draw, W, and their floor, W, if pods in flight go there."""
+        critical, drawn_w = self.critical[slots], self.drawn_w[slots]
+        drawn_w = np.where(critical, drawn_w, drawn_w + load.standard_w[slots])
+        if not full_power:
+            critical = critical | load.critical[slots]
+        return critical, drawn_w, self.floor_w[slots]
 
-
-def _reason(budget: str, left_w: float, needed: float) -> str:
-    """In whole watts, so that kube-scheduler's event sums up nodes that are alike."""
-    if needed <= 0.0:
-        return f"power budget {budget} is short of {-left_w:.0f} W for pods that need full power"
-    return f"power budget {budget} has {max(left_w, 0.0):.0f} W left for pods, and the pod needs {needed:.0f} W"
+    def _reason(self, budget: int, left_w: float, needed: int) -> str:
+        """In whole watts, so that kube-scheduler's event sums up nodes that are alike."""
+        name = self.ground.names[budget]
+        if needed <= 0:
+            return f"power budget {name} is short of {-left_w:.0f} W for pods that need full power"
+        return f"power budget {name} has {max(left_w, 0.0):.0f} W left for pods, and the pod needs {needed} W"
 
 
 @dataclass
@@ -164,16 +142,17 @@ class PowerRoom:
 
     ready: bool = False
     changes: int = 0
+    in_flight: InFlight = field(default_factory=InFlight)
     _budgets: dict[str, BudgetRoom] = field(default_factory=dict)
     _covering: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _pods: dict[object, BoundPod] = field(default_factory=dict)
     _young: dict[object, BoundPod] = field(default_factory=dict)
     _settles: list[tuple[float, int, object, BoundPod]] = field(default_factory=list)
-    _nodes: dict[str, _OfNode] = field(default_factory=dict)
-    _critical_since_s: dict[str, float] = field(default_factory=dict)
-    _placing: dict[str, _Placing] = field(default_factory=dict)
+    _nodes: NodeSums = field(default_factory=NodeSums)
     _seen: set[str] = field(default_factory=set)
-    _membership: tuple[object, int, tuple[str, ...], IntArray] | None = None
+    _arrived: list[BoundPod] = field(default_factory=list)
+    _critical: tuple[object, BoolArray] | None = None
+    _ground: tuple[int, Ground] | None = None
     _membership_changes: int = 0
 
     def set_budget(self, name: str, room: BudgetRoom | None) -> None:
@@ -202,19 +181,19 @@ class PowerRoom:
             now_s: time, s since the epoch.
         """
         self.changes += 1
+        new = key not in self._young
         self._settle(key)
         old = self._pods.pop(key, None)
         if old is not None and old.full_power:
-            self._add(old.node, _OfNode(-1))
-            if old.node not in self._nodes or not self._nodes[old.node].full_power_pods:
-                self._critical_since_s.pop(old.node, None)
+            self._nodes.add(old.node, full_power_pods=-1)
         if pod is None:
             return
         if pod.full_power:
-            self._add(pod.node, _OfNode(1))
             since_s = now_s if pod.running_since_s is None else pod.running_since_s
-            self._critical_since_s.setdefault(pod.node, since_s)
+            self._nodes.add(pod.node, full_power_pods=+1, since_s=since_s)
             self._pods[key] = pod
+        elif new and self.in_flight.pods:
+            self._arrived.append(pod)
         self._seen.add(pod.uid)
         self._young[key] = pod
         self._add_young(pod, +1)
@@ -244,35 +223,47 @@ class PowerRoom:
             _, _, key, pod = heapq.heappop(self._settles)
             if self._young.get(key) is pod:
                 self._settle(key)
-        for uid in self._seen:
-            self._placing.pop(uid, None)  # from now on it counts where it is
-        self._seen.clear()
         rooms = {name: one.room_w for name, one in self._budgets.items() if self.counts(name, now_s)}
         if not rooms or not self.ready:
+            self._see(None, slots, now_s)
             return None
         names = tuple(sorted(rooms))
-        of_node = self._members(names, slots, n_slots, of)
-        critical, young_w, drawn_w = np.zeros(n_slots, dtype=np.bool_), np.zeros(n_slots), drawn_w.copy()
-        for node, one in self._nodes.items():
-            slot = slots.get(node)
-            if slot is None:
-                continue
-            critical[slot] = one.full_power_pods > 0
-            if one.full_power_pods:
-                young_w[slot] = one.young_full_w + one.young_standard_w
-            else:
-                drawn_w[slot] += one.young_standard_w  # what it will draw, should a pod need it at full power
+        ground = self._ground_of(names, slots, n_slots, of)
+        self._see(ground, slots, now_s)
+        nodes = self._nodes.by_slot(slots, n_slots, of)
+        critical = nodes.full_power_pods > 0
+        self._tell_critical(critical, ground, now_s)
+        young_w = np.where(critical, nodes.young_full_w + nodes.young_standard_w, 0)
+        # What they will draw, should a pod need it at full power.
+        drawn_w = drawn_w + np.where(critical, 0, nodes.young_standard_w)
+        of_node = ground.of_node
         room_w = np.array([*(rooms[name] for name in names), math.inf])
-        np.subtract.at(room_w, of_node.ravel(), np.repeat(young_w, of_node.shape[1]))
         told_s = np.array([*(self._budgets[name].updated_s - LAG_S for name in names), math.inf])
-        earliest_s = float(told_s.min())
-        for node, since_s in self._critical_since_s.items():
-            slot = slots.get(node)
-            if slot is not None and since_s >= earliest_s:
-                # The status still takes the node for one that gives.
-                untold = of_node[slot][told_s[of_node[slot]] <= since_s]
-                room_w[untold] -= max(float(drawn_w[slot] - floor_w[slot]), 0.0)
-        return PowerView(names, room_w, of_node, critical, drawn_w, floor_w, self._placing, now_s)
+        # A node that is critical since a status was written is one that gives, for that status.
+        untold = critical[:, np.newaxis] & (told_s[of_node] <= nodes.since_s[:, np.newaxis])
+        gave_w = np.maximum(drawn_w - floor_w, 0.0)
+        lost_w = young_w[:, np.newaxis] + np.where(untold, gave_w[:, np.newaxis], 0.0)
+        room_w -= np.bincount(of_node.ravel(), weights=lost_w.ravel(), minlength=len(room_w))
+        return PowerView(ground, room_w, critical, drawn_w, floor_w, self.in_flight, now_s)
+
+    def _see(self, ground: Ground | None, slots: Mapping[str, int], now_s: float) -> None:
+        """From now on pods whose binding has been seen count where they are."""
+        self.in_flight.seen(self._seen)
+        self._seen.clear()
+        for pod in self._arrived:
+            slot = slots.get(pod.node)
+            if ground is not None and slot is not None:
+                self.in_flight.arrived(slot, pod.added_w, ground, now_s)
+        self._arrived.clear()
+
+    def _tell_critical(self, critical: BoolArray, ground: Ground, now_s: float) -> None:
+        """Tell which nodes have to run at full power since the last view."""
+        before = self._critical
+        known = before is not None and before[0] is ground.roster
+        newly = critical & ~before[1] if known and before is not None else critical
+        if newly.any() and self.in_flight.pods:
+            self.in_flight.became_critical(np.flatnonzero(newly), ground, now_s)
+        self._critical = ground.roster, critical
 
     def counts(self, name: str, now_s: float) -> bool:
         """Whether a budget's status is recent enough to hold pods back."""
@@ -283,11 +274,13 @@ class PowerRoom:
         recent = sum(self.counts(name, now_s) for name in self._budgets)
         return recent, len(self._budgets) - recent
 
-    def _members(self, names: tuple[str, ...], slots: Mapping[str, int], n_slots: int, of: object) -> IntArray:
-        """`PowerView.of_node`, kept until nodes or budgets change."""
-        known = self._membership
-        if known is not None and known[0] is of and known[1:3] == (self._membership_changes, names):
-            return known[3]
+    def _ground_of(self, names: tuple[str, ...], slots: Mapping[str, int], n_slots: int, of: object) -> Ground:
+        """The budgets of each node, kept until nodes or budgets change."""
+        known = self._ground
+        if known is not None and known[0] == self._membership_changes:
+            ground = known[1]
+            if ground.roster is of and ground.names == names:
+                return ground
         index = {name: place for place, name in enumerate(names)}
         rows = {
             slots[node]: [index[name] for name in budgets if name in index]
@@ -298,8 +291,9 @@ class PowerRoom:
         of_node = np.full((n_slots, depth), len(names), dtype=np.int64)
         for slot, budgets in rows.items():
             of_node[slot, : len(budgets)] = budgets
-        self._membership = of, self._membership_changes, names, of_node
-        return of_node
+        ground = Ground(names, of_node, of)
+        self._ground = self._membership_changes, ground
+        return ground
 
     def _settle(self, key: object) -> None:
         pod = self._young.pop(key, None)
@@ -308,12 +302,7 @@ class PowerRoom:
 
     def _add_young(self, pod: BoundPod, sign: int) -> None:
         watts = sign * pod.added_w
-        self._add(pod.node, _OfNode(0, watts, 0) if pod.full_power else _OfNode(0, 0, watts))
-
-    def _add(self, node: str, more: _OfNode) -> None:
-        found = self._nodes.get(node, _NO_PODS)
-        total = _OfNode(*map(sum, zip(found, more, strict=True)))
-        if any(total):
-            self._nodes[node] = total
+        if pod.full_power:
+            self._nodes.add(pod.node, young_full_w=watts)
         else:
-            self._nodes.pop(node, None)
+            self._nodes.add(pod.node, young_standard_w=watts)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
+
+import numpy as np
 
 from joulie.apps.extender.fleet import FleetView, slots_of
 from joulie.apps.extender.judge import JudgedPod
 from joulie.apps.extender.limits import LIMIT_REFUSALS, limits_of, over_limits
 from joulie.apps.extender.parts import without_room
 from joulie.apps.extender.power_room import PowerView
-from joulie.domain.units import FloatArray
+from joulie.domain.scoring.extender import may_run
+from joulie.domain.units import FloatArray, IntArray
 
 POWER_BUDGET = "power_budget"
 POWER_REASONS = (*LIMIT_REFUSALS, POWER_BUDGET)
@@ -29,32 +32,40 @@ class Refusal(NamedTuple):
     message: str
 
 
-def refused_by_power(candidates: list[str], pod: JudgedPod, fleet: FleetView) -> dict[str, Refusal]:
-    """The candidates that power closes to a pod, by name."""
+class Checked(NamedTuple):
+    """What power says of candidates.
+
+    Attributes:
+        refused: those that it closes to the pod, by name.
+        slots: of all of them in their order; None where no budget holds pods back.
+    """
+
+    refused: Mapping[str, Refusal]
+    slots: IntArray | None
+
+
+def refused_by_power(candidates: list[str], pod: JudgedPod, fleet: FleetView) -> Checked:
+    """The candidates that power closes to a pod."""
     closed = over_limits(candidates, limits_of(pod, fleet), fleet) | without_room(candidates, pod, fleet)
-    by_budget = _without_watts(pod, fleet)
-    if not closed and not by_budget:
-        return {}
-    refused = {name: by_budget[name] for name in candidates if name in by_budget} if by_budget else {}
-    return refused | {name: Refusal(reason, LIMIT_REFUSALS[reason]) for name, reason in closed.items()}
-
-
-def count_placing(passed: Iterable[str], pod: JudgedPod, fleet: FleetView) -> None:
-    """Count a pod under the budgets of the nodes that it may be placed on now."""
-    power = _power_for(pod, fleet)
-    if power is not None:
-        slots = slots_of(fleet.roster, list(passed))
-        power.place(pod.facts.uid, _added_w(pod, fleet), slots, full_power=pod.full_power)
-
-
-def _without_watts(pod: JudgedPod, fleet: FleetView) -> Mapping[str, Refusal]:
-    """All nodes of the fleet whose budgets have no room for a pod."""
+    by_limit = {name: Refusal(reason, LIMIT_REFUSALS[reason]) for name, reason in closed.items()}
     power = _power_for(pod, fleet)
     if power is None:
-        return {}
-    node_names = fleet.roster.names
-    refused = power.refused(pod.facts.uid, _added_w(pod, fleet), full_power=pod.full_power)
-    return {node_names[slot]: Refusal(POWER_BUDGET, message) for slot, message in refused.items()}
+        return Checked(by_limit, None)
+    slots = slots_of(fleet.roster, candidates)
+    refused = power.refused(pod.facts.uid, _added_w(pod, fleet), slots, full_power=pod.full_power)
+    refusals = {text: Refusal(POWER_BUDGET, text) for text in set(refused.values())}
+    return Checked({candidates[place]: refusals[text] for place, text in refused.items()} | by_limit, slots)
+
+
+def count_placing(candidates: list[str], checked: Checked, pod: JudgedPod, fleet: FleetView) -> None:
+    """Count a pod under the budgets of the nodes that it may be placed on now: those that pass the filter."""
+    power, slots = _power_for(pod, fleet), checked.slots
+    if power is None or slots is None:
+        return
+    passed = may_run(pod.view, fleet.twins.node_class[slots])
+    if checked.refused:
+        passed &= np.fromiter((name not in checked.refused for name in candidates), np.bool_, len(candidates))
+    power.place(pod.facts.uid, _added_w(pod, fleet), slots[passed], full_power=pod.full_power)
 
 
 def _power_for(pod: JudgedPod, fleet: FleetView) -> PowerView | None:

@@ -20,6 +20,8 @@ INFEASIBLE = "Infeasible"
 BLIND = "Blind"
 
 _BAND = 0.01
+_ROOM_MARGIN = 0.005
+"""Share of the limit by which the room for pods may fall before it is written again."""
 """Dead-band of watts, as a share of the limit."""
 _ROUNDING_W = 0.5
 
@@ -52,7 +54,7 @@ def status_of(
         measured_watts=round(outcome.measured_w, 1),
         worst_case_watts=round(outcome.worst_w, 1),
         headroom_watts=round(budget.limit_w - outcome.worst_w, 1),
-        pod_headroom_watts=None if pod_room_w is None else round(pod_room_w, 1),
+        pod_headroom_watts=None if pod_room_w is None else round(_written_room_w(pod_room_w, budget.limit_w), 1),
         curtailed_nodes=int(curtailed.size),
         curtailed=tuple(
             CurtailedNode(nodes.names[index], round(limits_w[index], 1), since.get(nodes.names[index], now))
@@ -76,7 +78,7 @@ def status_matches(wanted: PowerBudgetStatus, stored: PowerBudgetStatus) -> bool
     exact = ("nodes", "curtailed_nodes", "limit_reason")
     return (
         same
-        and _room_close(wanted.pod_headroom_watts, stored.pod_headroom_watts, band_w)
+        and _room_holds(wanted.pod_headroom_watts, stored.pod_headroom_watts, wanted.limit_watts or 0.0)
         and all(getattr(wanted, name) == getattr(stored, name) for name in exact)
         and _contents(wanted) == _contents(stored)
         and _limits_close(wanted, stored, band_w)
@@ -84,11 +86,18 @@ def status_matches(wanted: PowerBudgetStatus, stored: PowerBudgetStatus) -> bool
     )
 
 
-def _room_close(wanted: float | None, stored: float | None, band_w: float) -> bool:
-    """Whether pods may go by the stored room: also one of a few watts differs from none."""
+def _written_room_w(room_w: float, limit_w: float) -> float:
+    """The room for pods less what it may fall by before it is written again: pods never go by one that is too large."""
+    reduced_w = room_w - _ROOM_MARGIN * limit_w
+    return max(reduced_w, 0.0) if room_w >= 0.0 else reduced_w
+
+
+def _room_holds(wanted: float | None, stored: float | None, limit_w: float) -> bool:
+    """Whether pods may go by the stored room: not above what is left, nor far below; a few watts differ from none."""
     if wanted is None or stored is None:
         return wanted is stored
-    return abs(wanted - stored) <= band_w and (wanted < 0.0) == (stored < 0.0)
+    close = -_ROOM_MARGIN * limit_w <= wanted - stored <= _BAND * limit_w
+    return close and (wanted < 0.0) == (stored < 0.0)
 
 
 def _achieved(status: PowerBudgetStatus) -> list[tuple[object, ...]]:
