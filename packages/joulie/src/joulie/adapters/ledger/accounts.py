@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, Update, bindparam, insert, select, update
 
 from joulie.adapters.ledger import schema
 from joulie.adapters.ledger.statements import POD_COLUMNS, bulk, pod_of, pod_values
@@ -33,6 +33,16 @@ _STATE_COLUMNS = (
     "gpu_share",
     *ENERGY_FIELDS,
 )
+
+
+def _setting(names: Sequence[str]) -> Update:
+    columns: dict[str, Any] = {name: bindparam(name) for name in names}
+    return update(schema.pods).where(schema.pods.c.id == bindparam("row_id")).values(columns)
+
+
+_NEW_POD = insert(schema.pods)
+_NEW_STATE = _setting(_STATE_COLUMNS)
+_NEW_IDENTITY = _setting(POD_COLUMNS)
 _SELECTED = select(*(schema.pods.c[name] for name in ("id", *POD_COLUMNS, *_STATE_COLUMNS)))
 
 Power = tuple[float, float, float]
@@ -121,7 +131,7 @@ def find_accounts(connection: Connection, uids: set[str]) -> dict[str, Account]:
 def add_accounts(connection: Connection, accounts: Sequence[Account]) -> None:
     """Insert the rows of new pods and read the numbers that the database gave them."""
     names = (*POD_COLUMNS, *_STATE_COLUMNS)
-    bulk(connection, insert(schema.pods), names, [(*pod_values(one.pod), *_state(one)) for one in accounts])
+    bulk(connection, _NEW_POD, names, [(*pod_values(one.pod), *_state(one)) for one in accounts])
     pods = schema.pods.c
     for first in range(0, len(accounts), _IN_ONE_QUESTION):
         asked = {account.pod.uid: account for account in accounts[first : first + _IN_ONE_QUESTION]}
@@ -131,15 +141,10 @@ def add_accounts(connection: Connection, accounts: Sequence[Account]) -> None:
 
 def write_accounts(connection: Connection, accounts: Sequence[Account]) -> None:
     """Update the state of accounts, and the identity columns that changed."""
-    _update(connection, _STATE_COLUMNS, [(*_state(one), one.id) for one in accounts])
+    bulk(connection, _NEW_STATE, (*_STATE_COLUMNS, "row_id"), [(*_state(one), one.id) for one in accounts])
     pods = [(pod_values(one.pod), one) for one in accounts if one.stored is not None]
-    _update(connection, POD_COLUMNS, [(*values, one.id) for values, one in pods if values != one.stored])
-
-
-def _update(connection: Connection, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-    columns: dict[str, Any] = {name: bindparam(name) for name in names}
-    statement = update(schema.pods).where(schema.pods.c.id == bindparam("row_id")).values(columns)
-    bulk(connection, statement, (*names, "row_id"), rows)
+    changed = [(*values, one.id) for values, one in pods if values != one.stored]
+    bulk(connection, _NEW_IDENTITY, (*POD_COLUMNS, "row_id"), changed)
 
 
 def _state(account: Account) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 
 from joulie.adapters.ledger import schema
-from joulie.adapters.ledger.statements import add_energy, bulk, energy_sums, upsert
+from joulie.adapters.ledger.statements import bulk, energy_sums, upsert
 from joulie.domain.accounting.integrate import Pieces
 from joulie.domain.accounting.journal import EntryKind
 from joulie.domain.accounting.records import BUDGET_SLOT_S, ENERGY_FIELDS, BudgetCount, BudgetScope, Cycle, Energy
@@ -121,11 +121,7 @@ def add(connection: Connection, scope: BudgetScope, pieces: Pieces) -> None:
 
 
 def _add_rows(connection: Connection, rows: list[tuple[object, ...]]) -> None:
-    statement = upsert(connection, _slots)
-    statement = statement.on_conflict_do_update(
-        index_elements=["key", "start_s"], set_=add_energy(_slots, statement.excluded)
-    )
-    bulk(connection, statement, ("key", "start_s", *ENERGY_FIELDS), rows)
+    bulk(connection, upsert(connection, _slots, added=ENERGY_FIELDS), ("key", "start_s", *ENERGY_FIELDS), rows)
 
 
 def counts(connection: Connection, asked: Mapping[str, tuple[float, float]]) -> dict[str, BudgetCount]:

@@ -16,7 +16,7 @@ from joulie.adapters.ledger.profiles import NewSample, keep_profiles
 from joulie.adapters.ledger.reservations import asset_ids, count_units, note_pue_sources, reserve
 from joulie.adapters.ledger.savings import with_savings, write_savings
 from joulie.adapters.ledger.signals import remember
-from joulie.adapters.ledger.statements import add_energy, bulk, set_state, state_of, upsert
+from joulie.adapters.ledger.statements import bulk, set_state, state_of, upsert
 from joulie.domain.accounting.embodied import Asset
 from joulie.domain.accounting.factors import SIGNAL_KINDS, Steps, steps_between
 from joulie.domain.accounting.integrate import Buckets, Stretches, by_span, integrate, qualities
@@ -224,19 +224,12 @@ class Booking:
         ]
 
     def _add_totals(self, namespaces: Sequence[str], added: FloatArray) -> None:
-        statement = upsert(self._connection, schema.totals)
-        statement = statement.on_conflict_do_update(
-            index_elements=["namespace"], set_=add_energy(schema.totals, statement.excluded)
-        )
+        statement = upsert(self._connection, schema.totals, added=ENERGY_FIELDS)
         rows = [(namespace, *energy) for namespace, energy in zip(namespaces, added.tolist(), strict=True)]
         bulk(self._connection, statement, ("namespace", *ENERGY_FIELDS), rows)
 
     def _write_hours(self, stretches: Sequence[_Stretch], buckets: Buckets) -> None:
-        statement = upsert(self._connection, schema.hours)
-        statement = statement.on_conflict_do_update(
-            index_elements=["pod_id", "hour"],
-            set_={"until_s": statement.excluded.until_s, **add_energy(schema.hours, statement.excluded)},
-        )
+        statement = upsert(self._connection, schema.hours, added=ENERGY_FIELDS, replaced=("until_s",))
         rows = [
             (
                 stretches[place].account.id,

@@ -13,6 +13,7 @@ from joulie.domain.accounting.journal import COUNTED_KINDS, ENTRY_FIELDS, GENESI
 from joulie.domain.accounting.records import ENERGY_FIELDS, Energy
 
 _COLUMNS = (*ENTRY_FIELDS, *ENERGY_FIELDS, "hash")
+_NEW_ENTRY = insert(schema.entries)
 COUNTED = sorted(kind.value for kind in COUNTED_KINDS)
 
 
@@ -48,7 +49,7 @@ def add_entries(connection: Connection, entries: Sequence[Entry]) -> list[Entry]
         head = chained(head, numbered)
         added.append(replace(numbered, hash=head))
     rows = [(*(getattr(one, name) for name in ENTRY_FIELDS), *astuple(one.energy), one.hash) for one in added]
-    bulk(connection, insert(schema.entries), _COLUMNS, rows)
+    bulk(connection, _NEW_ENTRY, _COLUMNS, rows)
     return added
 
 

@@ -31,6 +31,7 @@ AT_ONCE = 500
 """Values in one statement: databases bound their number."""
 _KEY = ("hour", "namespace", "owner_kind", "owner_name", "zone", "quality", *FACTOR_COLUMNS)
 _JOULES = ("cpu_j", "mem_j", "gpu_j")
+_NEW_FACTOR = insert(schema.factors)
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class Postings:
         self._connection = connection
         self._zone = zone
         self._first_hour = first_hour
-        self._until_s: dict[Use, float] = {}
+        self._numbers: dict[tuple[Use, ...], int] = {}
+        self._ends_s: list[float] = []
         self._joules: dict[tuple[Any, ...], list[float]] = {}
 
     def add(
@@ -88,47 +90,60 @@ class Postings:
         first = np.flatnonzero(np.append(True, (np.diff(keys, axis=0) != 0).any(axis=1)))
         joules = np.add.reduceat(pieces.energy[:, :3], first, axis=0).tolist()
         ends_s = pieces.high_s[np.append(first[1:], len(keys)) - 1].tolist()
+        # Most pods use the same factors: they are looked up once, and summed by number.
+        numbers: dict[tuple[float, ...], int] = {}
         for (stretch, hour, *steps), it_j, end_s in zip(keys[first].tolist(), joules, ends_s, strict=True):
-            pod, hour_s = pods[stretch], hour * SECONDS_PER_HOUR
-            uses = [
-                *(_use(kind, one, step, hour_s) for kind, one, step in zip(SIGNAL_KINDS, signals, steps, strict=True)),
-                Use(FactorKind.PUE, hour_s, pod.pue),
-                Use(FactorKind.GPU_PUE, hour_s, pod.gpu_pue),
-            ]
-            for use in uses:
-                until_s = end_s if use.kind in SIGNAL_KINDS else hour_s + SECONDS_PER_HOUR
-                self._until_s[use] = max(until_s, self._until_s.get(use, -math.inf))
+            pod = pods[stretch]
+            used = (hour, *steps, pod.pue, pod.gpu_pue)
+            if used not in numbers:
+                numbers[used] = self._number(hour * SECONDS_PER_HOUR, signals, steps, pod)
+            number = numbers[used]
+            self._ends_s[number] = max(self._ends_s[number], end_s)
             booked = max(hour, self._first_hour)
-            place = (booked, pod.namespace, pod.owner_kind, pod.owner_name, qualities[stretch].value, *uses)
+            place = (booked, pod.namespace, pod.owner_kind, pod.owner_name, qualities[stretch].value, number)
             found = self._joules.setdefault(place, [0.0, 0.0, 0.0])
             for part, value in enumerate(it_j):
                 found[part] += value
 
+    def _number(self, hour_s: float, signals: Sequence[Steps], steps: Sequence[int], pod: PodMeta) -> int:
+        """Number of the factors of an hour, in the order of `FACTOR_KINDS`."""
+        uses = (
+            *(_use(kind, one, step, hour_s) for kind, one, step in zip(SIGNAL_KINDS, signals, steps, strict=True)),
+            Use(FactorKind.PUE, hour_s, pod.pue),
+            Use(FactorKind.GPU_PUE, hour_s, pod.gpu_pue),
+        )
+        if uses not in self._numbers:
+            self._numbers[uses] = len(self._numbers)
+            self._ends_s.append(-math.inf)
+        return self._numbers[uses]
+
     def write(self) -> None:
         """Write them, and the factors that are new."""
-        ids = self._factor_ids()
+        until_s: dict[Use, float] = {}
+        for uses, end_s in zip(self._numbers, self._ends_s, strict=True):
+            for use in uses:
+                last_s = end_s if use.kind in SIGNAL_KINDS else use.from_s + SECONDS_PER_HOUR
+                until_s[use] = max(last_s, until_s.get(use, -math.inf))
+        by_use = self._factor_ids(until_s)
+        ids = [tuple(by_use[use] for use in uses) for uses in self._numbers]
         rows = [
-            (hour, namespace, kind, name, self._zone, quality, *(ids[use] for use in uses), *it_j)
-            for (hour, namespace, kind, name, quality, *uses), it_j in self._joules.items()
+            (hour, namespace, kind, name, self._zone, quality, *ids[number], *it_j)
+            for (hour, namespace, kind, name, quality, number), it_j in self._joules.items()
         ]
-        table = schema.postings
-        statement = upsert(self._connection, table)
-        added = {name: table.c[name] + statement.excluded[name] for name in _JOULES}
-        statement = statement.on_conflict_do_update(index_elements=list(_KEY), set_=added)
-        bulk(self._connection, statement, (*_KEY, *_JOULES), rows)
+        bulk(self._connection, upsert(self._connection, schema.postings, added=_JOULES), (*_KEY, *_JOULES), rows)
 
-    def _factor_ids(self) -> dict[Use, int]:
-        """Ids of the factors in use. One that was corrected is not used again: what it was is not what it is."""
-        found = self._find(self._until_s)
-        new = [use for use in self._until_s if use not in found]
-        rows = [(self._zone, use.kind.value, use.from_s, self._until_s[use], use.value, use.value, "") for use in new]
+    def _factor_ids(self, until_s: Mapping[Use, float]) -> dict[Use, int]:
+        """Ids of factors, given until when each is used. One that was corrected is not: it is not what it was."""
+        found = self._find(until_s)
+        new = [use for use in until_s if use not in found]
+        rows = [(self._zone, use.kind.value, use.from_s, until_s[use], use.value, use.value, "") for use in new]
         names = ("zone", "kind", "from_s", "until_s", "booked", "current", "changed_by")
-        bulk(self._connection, insert(schema.factors), names, rows)
+        bulk(self._connection, _NEW_FACTOR, names, rows)
         found |= self._find(new)
         factors = schema.factors.c
-        for use, (number, until_s) in found.items():
-            if self._until_s[use] > until_s:
-                extended = update(schema.factors).where(factors.id == number).values(until_s=self._until_s[use])
+        for use, (number, known_s) in found.items():
+            if until_s[use] > known_s:
+                extended = update(schema.factors).where(factors.id == number).values(until_s=until_s[use])
                 self._connection.execute(extended)
         return {use: number for use, (number, _) in found.items()}
 

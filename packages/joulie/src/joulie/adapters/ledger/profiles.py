@@ -15,6 +15,8 @@ from joulie.domain.accounting.records import PodMeta
 from joulie.domain.accounting.savings import Profile
 from joulie.domain.accounting.thinning import Thinner
 
+_NEW_SAMPLE = insert(schema.samples)
+
 
 class NewSample(NamedTuple):
     """The power of a pod at one time."""
@@ -41,7 +43,7 @@ def keep_profiles(
         thinner: selects the samples that are kept.
     """
     rows = [(account.id, time_s, *power_w) for account, time_s, power_w in new]
-    bulk(connection, insert(schema.samples), ("pod_id", "time_s", "cpu_w", "mem_w", "gpu_w"), rows)
+    bulk(connection, _NEW_SAMPLE, ("pod_id", "time_s", "cpu_w", "mem_w", "gpu_w"), rows)
     for account in changed:
         # Pods that started together fill up at different times, so that no cycle has to thin all of them.
         if account.samples > max_samples - account.id % max(1, max_samples // 4):

@@ -83,10 +83,7 @@ def reserve(connection: Connection, stretches: Sequence[tuple[Account, float, fl
                     used[pod.node, day] += reserved
                 place = (max(day, first_day), pod.namespace, pod.owner_kind, pod.owner_name, pod.zone, asset_id)
                 sums[place] += reserved
-    table = schema.reservations
-    statement = upsert(connection, table)
-    added = {name: table.c[name] + statement.excluded[name] for name in _SECONDS}
-    statement = statement.on_conflict_do_update(index_elements=list(_PLACE), set_=added)
+    statement = upsert(connection, schema.reservations, added=_SECONDS)
     rows = [(*place, one.cpu, one.memory, one.gpu) for place, one in sums.items()]
     bulk(connection, statement, (*_PLACE, *_SECONDS), rows)
 
@@ -113,10 +110,7 @@ def count_units(
 
 def add_units(connection: Connection, rows: Iterable[tuple[int, tuple[str, str, str], UnitCount]]) -> None:
     """Book functional units by day and workload."""
-    table = schema.units
-    statement = upsert(connection, table)
-    added = {"amount": table.c.amount + statement.excluded.amount}
-    statement = statement.on_conflict_do_update(index_elements=list(_UNIT), set_=added)
+    statement = upsert(connection, schema.units, added=("amount",))
     values = [(day, *workload, one.unit, one.source, one.amount) for day, workload, one in rows]
     bulk(connection, statement, (*_UNIT, "amount"), values)
 
@@ -144,8 +138,7 @@ def note_pue_sources(
         place = (account.pod.zone, account.pod.pue, account.pod.gpu_pue)
         if place in sources:
             rows |= {(max(day, first_day), *place, sources[place]) for day, _seconds in _days(from_s, until_s)}
-    statement = upsert(connection, schema.pue_days).on_conflict_do_nothing(index_elements=list(_PUE))
-    bulk(connection, statement, _PUE, sorted(rows))
+    bulk(connection, upsert(connection, schema.pue_days), _PUE, sorted(rows))
 
 
 def fold(connection: Connection, before_day: int, now_s: float) -> list[Entry]:

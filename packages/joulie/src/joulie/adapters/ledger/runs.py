@@ -38,9 +38,7 @@ def record_runs(connection: Connection, runs: Sequence[Run]) -> None:
         }
         for run in joined.values()
     ]
-    statement = upsert(connection, table)
-    changed = {name: statement.excluded[name] for name in ("started_s", "ended_s", "ran_s", "finished")}
-    connection.execute(statement.on_conflict_do_update(index_elements=[table.c.uid], set_=changed), rows)
+    connection.execute(upsert(connection, table, replaced=("started_s", "ended_s", "ran_s", "finished")), rows)
 
 
 def run_durations(connection: Connection) -> Mapping[Workload, Sequence[float]]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from sqlalchemy import Connection, func, select
 
 from joulie.adapters.ledger import schema
-from joulie.adapters.ledger.statements import upsert
+from joulie.adapters.ledger.statements import bulk, upsert
 from joulie.domain.accounting.factors import SIGNAL_KINDS, FactorKind
 from joulie.domain.accounting.records import ZoneSignals
 from joulie.domain.grid.series import Series
+
+_COLUMNS = ("zone", "measure", "time_s", "until_s", "value")
 
 
 def remember(connection: Connection, zone: str, known: ZoneSignals, now_s: float) -> None:
@@ -28,19 +28,9 @@ def _remember(connection: Connection, zone: str, measure: FactorKind, series: Se
     )
     ends_s = np.minimum(np.append(series.starts_s[1:], series.end_s), now_s)
     new = (ends_s > series.starts_s) & (ends_s > (-np.inf if last_s is None else last_s))
-    rows: list[dict[str, Any]] = [
-        {"zone": zone, "measure": measure.value, "time_s": start_s, "until_s": end_s, "value": value}
-        for start_s, end_s, value in zip(
-            series.starts_s[new].tolist(), ends_s[new].tolist(), series.values[new].tolist(), strict=True
-        )
-    ]
-    if rows:
-        statement = upsert(connection, schema.signals)
-        statement = statement.on_conflict_do_update(
-            index_elements=["zone", "measure", "time_s"],
-            set_={"until_s": statement.excluded.until_s, "value": statement.excluded.value},
-        )
-        connection.execute(statement, rows)
+    steps = (series.starts_s[new].tolist(), ends_s[new].tolist(), series.values[new].tolist())
+    rows = [(zone, measure.value, *step) for step in zip(*steps, strict=True)]
+    bulk(connection, upsert(connection, schema.signals, replaced=("until_s", "value")), _COLUMNS, rows)
 
 
 def history(connection: Connection, zone: str, measure: FactorKind, from_s: float, until_s: float) -> Series | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
 from operator import itemgetter
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Double, Row, Table, func, select
+from sqlalchemy import ColumnElement, Connection, Dialect, Double, Row, Table, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from joulie.adapters.ledger import schema
@@ -23,10 +24,26 @@ class _LabelsNote(msgspec.Struct):
 _LABELS = msgspec.json.Encoder(order="sorted")
 
 
-def upsert(connection: Connection, table: Table) -> Any:
-    """An INSERT with ON CONFLICT support in the dialect of the database."""
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    return dialect.insert(table)
+def upsert(connection: Connection, table: Table, *, added: Sequence[str] = (), replaced: Sequence[str] = ()) -> Any:
+    """An INSERT that joins a new row with the one of the same primary key, in the dialect of the database.
+
+    Args:
+        connection: to the database.
+        table: to insert into.
+        added: columns whose sum is kept.
+        replaced: columns whose new value is kept; all others stay as they are.
+    """
+    return _upsert(connection.dialect.name, table, tuple(added), tuple(replaced))
+
+
+@cache
+def _upsert(dialect: str, table: Table, added: tuple[str, ...], replaced: tuple[str, ...]) -> Any:
+    statement = (postgresql if dialect == "postgresql" else sqlite).insert(table)
+    new, key = statement.excluded, list(table.primary_key)
+    if not added and not replaced:
+        return statement.on_conflict_do_nothing(index_elements=key)
+    changed = {name: table.c[name] + new[name] for name in added} | {name: new[name] for name in replaced}
+    return statement.on_conflict_do_update(index_elements=key, set_=changed)
 
 
 def bulk(connection: Connection, statement: Any, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
@@ -36,18 +53,24 @@ def bulk(connection: Connection, statement: Any, names: Sequence[str], rows: Seq
 
     Args:
         connection: to run it on.
-        statement: with the parameters `names`.
+        statement: with the parameters `names`; the same object each time, for it is compiled once.
         names: of the values of a row, in order.
         rows: of plain numbers and texts.
     """
     if not rows:
         return
-    compiled = statement.compile(dialect=connection.dialect, column_keys=list(names))
+    dialect: Any = type(connection.dialect)
+    text, values_of = _compiled(statement, dialect, tuple(names))
+    connection.exec_driver_sql(text, [values_of(row) for row in rows])
+
+
+@lru_cache(maxsize=128)
+def _compiled(statement: Any, dialect: type[Dialect], names: tuple[str, ...]) -> tuple[str, Callable[[Any], Any]]:
+    """The text of a statement, and what makes its parameters of a row."""
+    compiled = statement.compile(dialect=dialect(), column_keys=list(names))
     if not compiled.positional:
-        connection.exec_driver_sql(compiled.string, [dict(zip(names, row, strict=True)) for row in rows])
-        return
-    ordered = itemgetter(*(names.index(name) for name in compiled.positiontup))
-    connection.exec_driver_sql(compiled.string, [ordered(row) for row in rows])
+        return compiled.string, lambda row: dict(zip(names, row, strict=True))
+    return compiled.string, itemgetter(*(names.index(name) for name in compiled.positiontup))
 
 
 def state_of(connection: Connection) -> dict[str, str]:
@@ -57,14 +80,7 @@ def state_of(connection: Connection) -> dict[str, str]:
 
 def set_state(connection: Connection, values: Mapping[str, str]) -> None:
     """Write keys of `schema.state`."""
-    statement = upsert(connection, schema.state)
-    statement = statement.on_conflict_do_update(index_elements=["key"], set_={"value": statement.excluded.value})
-    connection.execute(statement, [{"key": key, "value": value} for key, value in values.items()])
-
-
-def add_energy(table: Table, new: Any) -> dict[str, ColumnElement[float]]:
-    """Columns of energy, the new row's added."""
-    return {name: table.c[name] + new[name] for name in ENERGY_FIELDS}
+    bulk(connection, upsert(connection, schema.state, replaced=("value",)), ("key", "value"), list(values.items()))
 
 
 def energy_sums(table: Table) -> list[ColumnElement[float]]:

@@ -425,9 +425,7 @@ class SqlLedger:
             }
             for (namespace, measure, method, day_s), (amount, energy_j, pods) in sums.items()
         ]
-        statement = upsert(connection, table)
-        added = {name: table.c[name] + statement.excluded[name] for name in ("amount", "energy_j", "pods")}
-        connection.execute(statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=added), rows)
+        connection.execute(upsert(connection, table, added=("amount", "energy_j", "pods")), rows)
         connection.execute(delete(table).where(old))
 
     def _drop_postings(self, connection: Connection, before_s: float) -> None:
