@@ -54,9 +54,10 @@ reference: setup ## regenerate the reference pages from the code
 browser:
 	@sh tests/ui/ensure-browser.sh
 
-# Every worker would compile the simulation for itself where nothing is cached.
+# Every worker would compile the simulation, and find out what UTF-8 can say, for itself where nothing is cached.
 compiled: setup
 	@$(BIN)/joulie simulate quick > /dev/null
+	@$(BIN)/python -c "from hypothesis.strategies import text; text().validate()"
 
 unit: compiled ## the fast tests alone
 	$(BIN)/pytest tests/unit -m "not slow" -n auto

@@ -74,7 +74,7 @@ def load_ranges(path: Path, *, small: bool) -> tuple[Range, ...]:
         RangesError: the file cannot be read or is invalid.
     """
     try:
-        ranges = _RangeFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        ranges = _RangeFile.model_validate(yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader))
     except OSError as error:
         raise RangesError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
