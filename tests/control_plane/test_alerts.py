@@ -45,6 +45,7 @@ USED = 'joulie_energy_budget_used_ratio{namespace="ml",budget="daily"}'
 UNTIL = "joulie_ledger_accounted_until_timestamp_seconds"
 FAILED, FINE = (f'joulie_accounting_cycles_total{{result="{result}"}}' for result in ("error", "ok"))
 FAIL_OPEN = 'apiserver_admission_webhook_fail_open_count{name="pods.grid.joulie.io",type="admit"}'
+SAVED = 'joulie_accounting_holdout_saved_ratio{bound="high"}'
 NOT_PAYING = "joulie_operator_holdout_stopped_paying_workloads"
 TRIALS = 'joulie_operator_trials{reason="GuardBroken"}'
 MEASURED, LIMIT, MISSING, ENFORCED = (
@@ -133,6 +134,14 @@ CASES = [
         LATE,
         fires={},
         summary="GPU limits of 2 workloads have stopped paying",
+    ),
+    Case("JoulieDeferralStoppedPaying", {SAVED: "0.2x120", SAVED.replace("high", "low"): "-0.1x120"}, LATE),
+    Case(
+        "JoulieDeferralStoppedPaying",
+        {SAVED: "-0.02x120"},
+        LATE,
+        fires={},
+        summary="Waiting for the grid saves less than 1 % of the emissions",
     ),
     Case("JoulieWebhookFailing", {FAIL_OPEN: "7x60"}),
     Case(

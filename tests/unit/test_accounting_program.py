@@ -26,6 +26,7 @@ from joulie.apps.accounting.closing import Closing, HeadsAddress
 from joulie.apps.accounting.controller import Accountant, Components
 from joulie.apps.accounting.energy_budgets import DECLARED_NAME, EnergyBudgets
 from joulie.apps.accounting.functional_units import FunctionalUnits
+from joulie.apps.accounting.holdout import DeferralHoldout
 from joulie.apps.accounting.metrics import PREFIX, AccountingMetrics
 from joulie.apps.accounting.policies import NAMESPACE_BUDGET_ACTION, NAMESPACE_BUDGET_KWH, NAMESPACE_BUDGET_PERIOD
 from joulie.apps.accounting.sampler import Sampler, SamplerSettings
@@ -157,6 +158,7 @@ class Stage:
             self.metrics,
             Closing(self.client, self.async_ledger, self.events, HEADS, self.signer),
             FunctionalUnits(None, self.async_ledger, ()),
+            DeferralHoldout(),
         )
         self.accountant = Accountant(components, 30.0, Basis.AVERAGE, self.clock)
         self.api = EnergyApi(self.async_ledger, "EUR", self.clock, label_keys=LABEL_KEYS)

@@ -1,6 +1,7 @@
 """The grid controller against the fake cluster: real requests, a clock and a grid of the test's own."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -10,11 +11,14 @@ from joulie.adapters.kubernetes.resources import CONFIG_MAPS, JOBS, NAMESPACES, 
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.grid import controller, deferrals, jobs, metrics, pending
 from joulie.apps.grid.apply import PodWriter
+from joulie.apps.grid.facts import Asking, GatedPod, Owner
 from joulie.domain.grid import names
+from joulie.domain.grid.deferral import Release, ReleaseReason, Waiting
 from joulie.domain.grid.release import Limits
-from joulie.domain.grid.request import GridDefaults
+from joulie.domain.grid.request import Asked, GridDefaults, GridRequest
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Period
+from joulie.domain.trial.holdout import left_out
 from support.grid_stage import NS, ZONE, play
 
 pytestmark = pytest.mark.slow  # whole controllers on the fake cluster
@@ -1026,6 +1030,42 @@ def test_a_dry_run_resumes_the_jobs_that_the_controller_had_suspended(tmp_path):
         assert await suspended(stage, "theirs")
 
     play(body, tmp_path, dry_run_enabled=True)
+
+
+def test_chance_leaves_workloads_alone_and_notes_it_on_all_that_ask(tmp_path):
+    async def body(stage):
+        names_of = [f"web-{number}" for number in range(8)]
+        for name in names_of:
+            await stage.pod(name)
+        await stage.look()
+        uids = {name: (await stage.client.get(PODS, name, namespace=NS)).metadata.uid for name in names_of}
+        alone = {name for name, uid in uids.items() if left_out(uid, 0.5)}
+        assert sorted(await stage.gated()) == sorted(set(names_of) - alone)
+        stage.carbon.values[ZONE] = 100.0
+        await stage.look(600.0)
+        assert await stage.gated() == []
+        for name in names_of:
+            pod = await stage.client.get(PODS, name, namespace=NS)
+            noted = pod.metadata.annotations
+            assert noted[names.HOLDOUT] == ("left-alone 0.5" if name in alone else "waits 0.5")
+            assert noted[names.INITIAL_CARBON_INTENSITY] == "300.00"
+
+    play(body, tmp_path, holdout_share=0.5)
+
+
+def test_pods_of_one_owner_are_drawn_together_and_what_does_not_ask_is_not_drawn():
+    asks, silent = GridRequest(asked_by=Asked.POD), GridRequest()
+    pods = [GatedPod(uid, 0.0, 0, Owner("Job", "train", "job-uid"), Asking()) for uid in ("a", "b", "c")]
+
+    def drawn(pod, request, settled=None):
+        return deferrals.in_holdout(pod, pending.Deferral(ZONE, Waiting(request, 0.0), settled), 0.5)
+
+    assert len({drawn(pod, asks).holdout for pod in pods}) == 1
+    assert drawn(pods[0], silent).holdout == ""
+    assert drawn(pods[0], replace(asks, skip=True)).holdout == ""
+    never = Release(ReleaseReason.REPLACEMENT, "")
+    assert drawn(pods[0], asks, never).settled is never
+    assert deferrals.in_holdout(pods[0], pending.Deferral(ZONE, Waiting(asks, 0.0)), 0.0).holdout == ""
 
 
 def test_what_is_odd_about_one_pod_holds_no_other(tmp_path, monkeypatch):

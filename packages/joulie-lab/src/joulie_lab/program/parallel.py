@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from joulie import __version__
 from joulie.domain.units import InvalidQuantityError
@@ -21,6 +21,8 @@ from joulie_lab.simulation.runner import Runner, warm_up
 from joulie_lab.simulation.scenario import Scenario
 from joulie_lab.simulation.sweep import Task
 
+T = TypeVar("T")
+R = TypeVar("R")
 _DASK = "dask"
 
 
@@ -84,6 +86,17 @@ class Executor(NamedTuple):
         return cls(n_workers, dask=True, address=address or None)
 
 
+def executed(work: Callable[[T], R], items: Sequence[T], executor: Executor) -> Generator[R, None, None]:
+    """Run `work`, a function that workers can import, on every item; results come as they finish.
+
+    Raises:
+        ExecutorError: a worker died, Dask is not installed, or its scheduler cannot be reached.
+    """
+    if executor.dask:
+        return on_dask(work, items, executor.address, executor.n_workers)
+    return in_processes(work, items, executor.n_workers)
+
+
 def played(scenario: Scenario, tasks: Sequence[Task], executor: Executor) -> Generator[RunRecord, None, None]:
     """Execute `tasks` and yield their records as they finish, with progress on stderr.
 
@@ -109,9 +122,7 @@ def _described(record: RunRecord) -> str:
 def _records(scenario: Scenario, tasks: Sequence[Task], executor: Executor) -> Generator[RunRecord, None, None]:
     text = scenario.model_dump_json(by_alias=True, exclude_unset=True)
     work = [Work(text, task) for task in tasks]
-    if executor.dask:
-        return on_dask(run_record, work, executor.address, executor.n_workers)
-    return in_processes(run_record, work, executor.n_workers)
+    return executed(run_record, work, executor)
 
 
 def usable_cores() -> int:

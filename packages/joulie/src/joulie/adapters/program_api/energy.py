@@ -124,6 +124,24 @@ class SavingsItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     pods: int = 1
 
 
+class HoldoutSaving(msgspec.Struct, frozen=True, rename="camel"):
+    """What waiting saves, by workloads that were left alone by chance (GRID_HOLDOUT), since the program runs.
+
+    Attributes:
+        saved_pct: emissions that are saved, %; negative where waiting emits more.
+        low_pct: lower bound of an interval that holds at all looks together, %.
+        high_pct: upper bound, %.
+        workloads: number of workloads behind it.
+        left_out: number of those that were left alone.
+    """
+
+    saved_pct: float
+    low_pct: float
+    high_pct: float
+    workloads: int
+    left_out: int
+
+
 class SavingsAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """The answer at `SAVINGS_PATH`.
 
@@ -132,12 +150,14 @@ class SavingsAnswer(msgspec.Struct, frozen=True, rename="camel"):
         until: end of the period, s since the epoch.
         currency: currency of costs.
         items: items, latest first.
+        holdout: what waiting saves, as measured; None while too little is known, and for one namespace alone.
     """
 
     since: float
     until: float
     currency: str
     items: list[SavingsItem]
+    holdout: HoldoutSaving | None = None
 
 
 class ExportItem(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ from joulie.adapters.program_api.energy import (
     EnergyAnswer,
     EnergyItem,
     ExportItem,
+    HoldoutSaving,
     SavingsAnswer,
     SavingsItem,
 )
@@ -38,6 +39,7 @@ from joulie.domain.accounting.records import ENERGY_FIELDS, ExportRow, Grouping,
 from joulie.domain.accounting.sci import report
 from joulie.domain.quantities import JOULES_PER_KWH
 from joulie.domain.runtimes import learned_runtime
+from joulie.domain.trial.holdout import NO_EVIDENCE, Evidence
 from joulie.ports import Ledger, LedgerError, TooManyRowsError
 from joulie.program.http import AsgiApp, Receive, Scope, Send, json_body, respond
 from joulie.program.queries import QueryError, page_of
@@ -75,6 +77,7 @@ class EnergyApi:
         access: checks who may read what; None to answer everybody.
         inventory: instruments and residual mixes for reports.
         label_keys: labels of pods that energy can be grouped by.
+        holdout: what workloads that were left alone by chance say about waiting.
     """
 
     def __init__(
@@ -85,8 +88,10 @@ class EnergyApi:
         access: Access | None = None,
         inventory: Inventory | None = None,
         label_keys: tuple[str, ...] = (),
+        holdout: Callable[[], Evidence] = lambda: NO_EVIDENCE,
     ) -> None:
         self._label_keys = label_keys
+        self._holdout = holdout
         self._inventory = inventory or Inventory()
         self._access = access
         self._ledger = ledger
@@ -196,6 +201,8 @@ class EnergyApi:
             period.now_s,
             self._currency,
             [_savings_item(row) for row in rows],
+            # It is of all namespaces together: who may not see them all is not told.
+            None if period.namespace is not None else _holdout(self._holdout()),
         )
 
     async def _export(self, period: _RequestedPeriod, send: Send) -> None:
@@ -319,6 +326,14 @@ def _named_item(by: Grouping, row: UsageRow) -> EnergyItem:
         case Grouping.DAY | Grouping.HOUR:
             text = datetime.fromtimestamp(row.from_s, UTC).strftime("%Y-%m-%dT%H:00Z")
             return EnergyItem(text if by is Grouping.HOUR else text[: len("2026-03-13")], **energy)
+
+
+def _holdout(evidence: Evidence) -> HoldoutSaving | None:
+    interval = evidence.interval
+    if interval is None:
+        return None
+    saved, low, high = (100.0 * share for share in interval)
+    return HoldoutSaving(saved, low, high, evidence.units, evidence.left_out)
 
 
 def _savings_item(row: SavingRow) -> SavingsItem:

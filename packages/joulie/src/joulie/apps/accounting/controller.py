@@ -20,6 +20,7 @@ from joulie.apps.accounting.closing import Closing
 from joulie.apps.accounting.energy_budgets import EnergyBudgets
 from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod
 from joulie.apps.accounting.functional_units import FunctionalUnits
+from joulie.apps.accounting.holdout import DeferralHoldout
 from joulie.apps.accounting.metrics import AccountingMetrics
 from joulie.apps.accounting.policies import pod_policy
 from joulie.apps.accounting.runs import runs_of
@@ -62,6 +63,7 @@ class Components:
         metrics: accounting metrics.
         closing: closes months.
         functional_units: books what workloads have delivered.
+        holdout: measures what waiting saves.
     """
 
     view: ClusterView
@@ -75,6 +77,7 @@ class Components:
     metrics: AccountingMetrics
     closing: Closing
     functional_units: FunctionalUnits
+    holdout: DeferralHoldout
 
 
 class Accountant:
@@ -174,6 +177,8 @@ class Accountant:
         for uid in departed.keys() - now_open.keys():
             components.view.departed.pop(uid, None)
 
+        components.holdout.completed(result.completed, everyone)
+        components.metrics.holdout(components.holdout.evidence)
         components.metrics.cycled(sampling, now_open, result, now_s, cluster.namespaces)
         if runs := list(runs_of(result.completed, everyone)):
             await components.ledger.call(lambda ledger: ledger.record_runs(runs))

@@ -25,6 +25,7 @@ from joulie.apps.accounting.sampler import NodeUse, Sampling
 from joulie.domain.accounting.records import CompletedPod, CycleResult, Energy, OpenPod, SavingRow
 from joulie.domain.grid.signals import Measure
 from joulie.domain.quantities import joules_to_kwh
+from joulie.domain.trial.holdout import NO_EVIDENCE, Evidence
 from joulie.program.renamed import renamed
 
 PREFIX = "scheduler_compute_gardener_"
@@ -78,6 +79,7 @@ class _Exported:
     pods: dict[str, gardener_metrics.PodPhases] = field(default_factory=dict)
     samples: Mapping[tuple[str, str], int] = field(default_factory=dict)
     up: Mapping[str, bool] = field(default_factory=dict)
+    holdout: Evidence = NO_EVIDENCE
 
 
 class AccountingMetrics:
@@ -162,6 +164,10 @@ class AccountingMetrics:
         exported.pods = gardener_metrics.pod_phases(exported.pods, sampling, exported.completed, self._max_pods)
         exported.nodes = _phases(exported.nodes, sampling, accounts, result)
 
+    def holdout(self, evidence: Evidence) -> None:
+        """Export what waiting saves by the holdout."""
+        self._exported.holdout = evidence
+
     def show_status(self, counts: Mapping[str, int], up: Mapping[str, bool]) -> None:
         """Export the sizes of the ledger, and which sources answered."""
         self._exported.counts, self._exported.up = counts, dict(up)
@@ -221,6 +227,7 @@ class _Accounts(Collector):
         exported = self._exported()
         yield from _namespaces(exported, self._currency)
         yield from _savings(exported)
+        yield from _holdout(exported)
         yield from _nodes(exported)
         for family in (*_completed(exported), *_ledger_sizes(exported)):
             yield family
@@ -318,6 +325,29 @@ def _savings(exported: _Exported) -> Iterator[Metric]:
     for (metric, namespace), deltas in _deltas(exported).items():
         efficiency.add_metric([metric, namespace], sum(deltas) / len(deltas))
     yield efficiency
+
+
+def _holdout(exported: _Exported) -> Iterator[Metric]:
+    evidence = exported.holdout
+    workloads = GaugeMetricFamily(
+        "joulie_accounting_holdout_workloads",
+        "Workloads that asked to wait since this program runs, by whether they might (waits) or were left alone by"
+        " chance (left-alone).",
+        labels=["arm"],
+    )
+    workloads.add_metric(["waits"], evidence.units - evidence.left_out)
+    workloads.add_metric(["left-alone"], evidence.left_out)
+    yield workloads
+    saved = GaugeMetricFamily(
+        "joulie_accounting_holdout_saved_ratio",
+        "Emissions that waiting saves, as a share, by the holdout: saved, and the bounds low and high of an interval"
+        " that holds at all looks together. Without too few workloads left alone.",
+        labels=["bound"],
+    )
+    interval = evidence.interval
+    for bound, value in ({} if interval is None else interval._asdict()).items():
+        saved.add_metric([bound], value)
+    yield saved
 
 
 def _deltas(exported: _Exported) -> dict[tuple[str, str], list[float]]:

@@ -26,7 +26,7 @@ from joulie.apps.grid.apply import (
 )
 from joulie.apps.grid.budgets import BudgetHolds, BudgetSettings
 from joulie.apps.grid.ceilings import ReplicaCeilings
-from joulie.apps.grid.deferrals import deferral_of
+from joulie.apps.grid.deferrals import deferral_of, in_holdout
 from joulie.apps.grid.dryrun import DryRun
 from joulie.apps.grid.facts import GatedPod
 from joulie.apps.grid.jobs import HOLDS_NOTHING, Change, InterruptibleJobs, JobWriter
@@ -37,6 +37,7 @@ from joulie.apps.grid.observe import GridView
 from joulie.apps.grid.pending import Deferral, PendingPod, PendingQueue, PodRelease
 from joulie.apps.grid.publisher import IntensityPublisher
 from joulie.apps.grid.settings import ControllerSettings
+from joulie.domain.grid import names
 from joulie.domain.grid.deferral import Conditions, Release, ReleaseReason
 from joulie.domain.grid.interrupt import Run
 from joulie.domain.mode import Mode
@@ -328,7 +329,7 @@ class Controller:
             return Deferral(deferral.zone, deferral.waiting, Release(ReleaseReason.NOT_ASKED, HOLDS_NOTHING))
         job = self.jobs.of(key.namespace, pod.owner)
         if job is None:
-            return deferral
+            return in_holdout(pod, deferral, self._settings.holdout_share)
         if not isinstance(job.decision, Run):
             return None
         return Deferral(
@@ -397,6 +398,8 @@ class Controller:
         inherited = {} if job is None or was_held(present) else inherited_at_release(job, now_s)
         noted = inherited | noted_at_release(conditions, present | inherited, now_s)
         noted |= noted_of_place(going.deferral.zones, going.zone)
+        if going.deferral.holdout:
+            noted[names.HOLDOUT] = going.deferral.holdout
         await self._pods.lift(waiter.key, waiter.uid, noted)
         self._notices.released(going, now_s, was_held=held_before)
 

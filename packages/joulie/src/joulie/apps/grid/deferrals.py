@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.resources import DAEMON_SETS
@@ -12,6 +13,7 @@ from joulie.apps.grid.observe import GridView
 from joulie.apps.grid.pending import Deferral
 from joulie.domain.grid.deferral import Release, ReleaseReason, Waiting
 from joulie.domain.grid.request import Asked, GridRequest
+from joulie.domain.trial.holdout import left_out
 
 
 def deferral_of(key: Key, pod: GatedPod, view: GridView, reachable: Collection[str] = frozenset()) -> Deferral:
@@ -42,6 +44,19 @@ def deferral_of(key: Key, pod: GatedPod, view: GridView, reachable: Collection[s
         finish_by = finish_by_of(job, view.cron_job_of(key.namespace, job))
     zone, *others = view.zones(request, pod.asking, reachable)
     return Deferral(zone, Waiting(request, since_s, finish_by), settled, tuple(others))
+
+
+def in_holdout(pod: GatedPod, deferral: Deferral, share: float) -> Deferral:
+    """The deferral of a pod where a share of the workloads is left alone by chance: it is settled for those.
+
+    Pods of one owner are one workload.
+    """
+    asks = deferral.waiting.request.asked_by is not Asked.NOBODY and not deferral.waiting.request.skip
+    if not share or deferral.settled is not None or not asks:
+        return deferral
+    alone = left_out(pod.uid if pod.owner is None else pod.owner.uid, share)
+    settled = Release(ReleaseReason.HOLDOUT, f"left alone by chance, as {share:.0%} of all are") if alone else None
+    return replace(deferral, settled=settled, holdout=f"{'left-alone' if alone else 'waits'} {share:g}")
 
 
 def _not_first(replicas: ReplicasFacts, pod: GatedPod, request: GridRequest) -> Release | None:

@@ -39,6 +39,7 @@ _RESULTS = {
     ReleaseReason.SKIP: "skipped",
     ReleaseReason.NOT_ASKED: "skipped",
     ReleaseReason.REPLACEMENT: "skipped",
+    ReleaseReason.HOLDOUT: "skipped",
     ReleaseReason.MISSING: "signal_missing",
 }
 _SUCCESS = "success"

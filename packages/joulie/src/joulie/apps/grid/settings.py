@@ -68,6 +68,14 @@ class ControllerSettings(ModeSettings, KueueSettings, GridSettings, PrometheusSe
         "Token that the accounting program is asked with; its user must be allowed to get energy.joulie.io in all "
         "namespaces.",
     )
+    holdout_share: float = number(
+        "GRID_HOLDOUT",
+        "0",
+        "Share of the workloads that ask to wait that are let go at once, by chance, so that what waiting saves goes "
+        "on being measured; 0.05 is 5 %, 0 is off.",
+        minimum=0,
+        maximum=0.5,
+    )
     runtime_quantile: float = number(
         "GRID_RUNTIME_QUANTILE",
         "0.9",

@@ -12,7 +12,7 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.adapters.kubernetes.resources import WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.times import rfc3339
-from joulie.adapters.program_api.energy import SAVINGS_PATH, SavingsAnswer, SavingsItem
+from joulie.adapters.program_api.energy import SAVINGS_PATH, HoldoutSaving, SavingsAnswer, SavingsItem
 from joulie.apps.kubectl.accounting import AccountingEndpoint, query_accounting
 from joulie.apps.kubectl.columns import (
     Column,
@@ -24,7 +24,7 @@ from joulie.apps.kubectl.columns import (
     text_column,
 )
 from joulie.apps.kubectl.energy import format_energy, format_mass, print_rows, query_of
-from joulie.apps.kubectl.holdout import LimitsSaving, limits_saving
+from joulie.apps.kubectl.holdout import HOW_KNOWN, LimitsSaving, limits_saving
 from joulie.program.documents import print_document
 
 _CARBON = "carbon"
@@ -96,6 +96,7 @@ async def show_savings(client: KubeClient, request: Request) -> None:
             "currency": answer.currency,
             "howKnown": _HOW_KNOWN,
             "total": {"carbonG": saved[_CARBON], "cost": saved[_PRICE]},
+            "holdout": msgspec.to_builtins(answer.holdout),
             "limits": msgspec.to_builtins(limits),
             "items": msgspec.to_builtins(rows),
         }
@@ -109,8 +110,17 @@ async def show_savings(client: KubeClient, request: Request) -> None:
         line = f"Deferral saved {' and '.join(parts)} for pods completed in the last {span} ({_HOW_KNOWN})"
     else:
         line = f"No deferred pod with known savings completed in the last {span}."
-    lines = [line] if limits is None else [line, limits.sentence]
+    lines = [line]
+    lines += [] if answer.holdout is None else [_measured(answer.holdout)]
+    lines += [] if limits is None else [limits.sentence]
     print_rows(lines, COLUMNS, rows, len(answer.items), wide=request.output == "wide")
+
+
+def _measured(saving: HoldoutSaving) -> str:
+    return (
+        f"Waiting saves {saving.saved_pct:.1f} % of the emissions ({saving.low_pct:.1f} to {saving.high_pct:.1f} %),"
+        f" {HOW_KNOWN}: {saving.left_out} of {saving.workloads} workloads were left alone"
+    )
 
 
 async def _limits(client: KubeClient, namespace: str | None) -> LimitsSaving | None:

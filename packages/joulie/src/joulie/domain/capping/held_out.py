@@ -1,6 +1,7 @@
 """The holdout of one job: windows at random without the limit that it is held at, which say what that limit saves.
 
-A window counts where chance said, before it began, whether the job has its limit. Those of the search do not.
+A window counts where chance said, before it began, whether the job has its limit. Those of the search do not, nor does
+one in which the job changed by more than a limit could: with or without one, the same windows are left out.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from joulie.domain.capping.choice import Hold, Trial
-from joulie.domain.capping.trials import Window, findings
+from joulie.domain.capping.trials import PHASE_CHANGE, Window, findings
 from joulie.domain.quantities import finite_number
 from joulie.domain.trial.holdout import MAX_UNITS, NO_EVIDENCE, Effect, Evidence, Expected, Interval, left_out
 
@@ -83,6 +84,9 @@ class HeldOut:
         if self.drawn is None or self.expected is None or window.progress_per_s is None:
             return replace(self, drawn=None, latest=None)
         outcome = math.log(window.power_w / window.progress_per_s)
+        surprise = self.expected.surprise(outcome, left_out=self.drawn)
+        if abs(surprise) > PHASE_CHANGE:
+            return replace(self, drawn=None, expected=self.expected.shifted(surprise), latest=None)
         effect = self.expected.effect(outcome, holdout.share, left_out=self.drawn, weight=self.natural_w)
         begun = replace(self, past=self.evidence, evidence=NO_EVIDENCE) if self.evidence.units >= MAX_UNITS else self
         return replace(

@@ -50,6 +50,8 @@ class ReleaseReason(StrEnum):
     SKIP = "skip"
     REPLACEMENT = "replacement"
     """It replaces a pod that has run; the caller knows its owner."""
+    HOLDOUT = "holdout"
+    """Chance leaves it alone, so that what waiting saves goes on being measured."""
 
 
 class FinishBy(NamedTuple):

@@ -56,6 +56,10 @@ BIND_TIMESTAMP = PREFIX + "bind-timestamp"
 BIND_CARBON_INTENSITY = PREFIX + "bind-time-carbon-intensity"
 BIND_ELECTRICITY_RATE = PREFIX + "bind-time-electricity-rate"
 
+HOLDOUT = "joulie.io/grid-holdout"
+"""Written by the controller on a workload that asks to wait, by chance: ``waits 0.05`` or ``left-alone 0.05``, with the
+share that is left alone."""
+
 CHOSEN_ZONE = "joulie.io/grid-chosen-zone"
 """Zone that was chosen for a pod that may run in several; the extender prefers its nodes."""
 

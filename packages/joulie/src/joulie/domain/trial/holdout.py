@@ -28,8 +28,8 @@ MAX_UNITS = 1000
 """Units of one job after which its evidence begins anew, so that a limit that has stopped paying is noticed."""
 _TIGHTEST_AT = 40
 """Number of units left alone at which the sequence is narrowest."""
-_MEMORY = 20.0
-"""Number of units over which predictions are averaged: they follow a job that drifts."""
+_MEMORY, _MEMORY_LEFT = 20.0, 5.0
+"""Units over which expectations are averaged, of treated ones and of those left alone: they follow what drifts."""
 
 
 def left_out(unit: str, share: float) -> bool:
@@ -98,12 +98,20 @@ class Expected:
         residual = (self.left - outcome) / share if left_out else (outcome - self.treated) / (1.0 - share)
         return Effect(self.treated - self.left + residual, residual, left_out, weight)
 
+    def surprise(self, outcome: float, *, left_out: bool) -> float:
+        """By how much an outcome departs from what was expected."""
+        return outcome - (self.left if left_out else self.treated)
+
+    def shifted(self, by: float) -> Expected:
+        """What is expected where everything has changed by so much, treated or not."""
+        return replace(self, treated=self.treated + by, left=self.left + by)
+
     def learned(self, outcome: float, *, left_out: bool) -> Expected:
         """What is expected after that outcome."""
         if left_out:
-            moved = _step(self.left, outcome, self.left_units)
+            moved = _step(self.left, outcome, min(self.left_units, _MEMORY_LEFT))
             return replace(self, left=self.left + moved, left_units=self.left_units + 1.0)
-        moved = _step(self.treated, outcome, self.treated_units)
+        moved = _step(self.treated, outcome, min(self.treated_units, _MEMORY))
         return replace(
             self, treated=self.treated + moved, left=self.left + moved, treated_units=self.treated_units + 1.0
         )
@@ -111,7 +119,7 @@ class Expected:
 
 def _step(mean: float, outcome: float, units: float) -> float:
     """By how much a mean moves with one more outcome."""
-    return (outcome - mean) / (min(units, _MEMORY) + 1.0)
+    return (outcome - mean) / (units + 1.0)
 
 
 class Interval(NamedTuple):

@@ -16,6 +16,7 @@ from joulie.adapters.program_api.energy import (
     UNLABELLED,
     EnergyAnswer,
     EnergyItem,
+    HoldoutSaving,
     SavingsItem,
 )
 from joulie.adapters.program_api.grid import SignalItem
@@ -88,6 +89,7 @@ class EnergyView:
         idle_j: energy of the period that no pod is charged for, J.
         factors: intensity and price by day.
         savings: savings by deferral.
+        holdout: what waiting saves as measured; None where it is not known.
         signals: intensity and price now and ahead, by zone.
     """
 
@@ -106,6 +108,7 @@ class EnergyView:
     idle_j: float = 0.0
     factors: Sequence[DayFactors] = ()
     savings: Sequence[Saved] = ()
+    holdout: HoldoutSaving | None = None
     signals: Sequence[SignalItem] = ()
 
     @property
@@ -175,6 +178,7 @@ async def energy_view(programs: Programs, cluster: ClusterView, query: Mapping[s
         daily=daily,
         factors=daily_factors(by_day.items),
         savings=saved_by_method(saved.items),
+        holdout=saved.holdout,
         signals=signals.signals if signals else (),
         next_page=after,
     )
