@@ -1,16 +1,30 @@
 """Limits of jobs' GPUs on a real control plane: simulator, Prometheus, pool agent and operator, each a process."""
 
+import asyncio
+import contextlib
 import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.control_reports import not_restored_reason
+from joulie.adapters.kubernetes.errors import NotFoundError
+from joulie.adapters.kubernetes.resources import NODES as NODE_OBJECTS
+from joulie.adapters.kubernetes.resources import PODS
 from joulie.adapters.power_sweeps import read_power_sweeps
 from joulie_lab.apps.bench.live_limits_run import LiveRun, Plan, live_run
 from joulie_lab.benchmarks.live_limits import FULL_POWER, STANDARD, LiveJob, choose
-from joulie_lab.control_plane import wait_for
+from joulie_lab.control_plane import LocalControlPlane, wait_for
+from support import fake_gpus
+from support.agent_machine import Bench, Machine, until
+from support.gpu_limit_site import TRAIN, Jobs, at_site
+from support.gpu_limit_site import Site as GpuSite
+from support.pod_resources import kubelet_socket
+from support.sysfs_trees import intel_two_sockets
 
 BASELINE_W = 300.0
 PATIENCE_S = 300.0
@@ -85,3 +99,60 @@ def test_oracle_is_the_best_of_the_limits_that_may_be_set(plan: Plan) -> None:
     best = max(saved(limit_w) for limit_w in range(120, 301, 15))
     assert isinstance(standard, LiveJob)
     assert standard.oracle_saved(100.0) == pytest.approx(best, abs=0.01)
+
+
+def test_a_clock_is_found_and_reset_by_the_agent_after_one_that_was_killed(
+    control_plane: LocalControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operator and agent on the real API, over the loadable driver: no power limit reaches, so a clock is held."""
+    (folder := tmp_path / "driver").mkdir()
+    driver = fake_gpus.install(fake_gpus.build(tmp_path, "fake_nvml"), folder, monkeypatch)
+    machine = Machine(tmp_path, node="clocks-1", settings={"gpu_clocks": True})
+    intel_two_sockets(machine.sys)
+    machine.settings["pod_resources_socket"] = tmp_path / "kubelet.sock"
+    for gpu in (0, 1):
+        driver.write(gpu, min_mw=690_000)
+
+    def on_plane(machine: Machine, scenario: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+        async def main() -> None:
+            async with KubeClient.connect(kubeconfig=control_plane.kubeconfig) as client:
+                await scenario(Bench(None, client, machine, control_plane.kubeconfig))
+
+        asyncio.run(main())
+
+    async def scenario(site: GpuSite, _operator: object) -> None:
+        bench = site.bench
+        try:
+            await site.add_pod(TRAIN)
+
+            async def is_held() -> bool:
+                held = await site.held(TRAIN)
+                return held is not None and held.max_sm_clock_mhz is not None
+
+            await until(is_held)
+            held = await site.held(TRAIN)
+            assert held is not None
+            assert held.max_sm_clock_mhz is not None
+            assert held.max_sm_clock_mhz < 1980.0
+            assert (held.watts, held.baseline_watts) == (700.0, 700.0)
+            await until(lambda: driver.read(0, "lock_mhz") > 0)
+            resets = driver.read(0, "resets")
+            await bench.kill(site.agent)
+            assert driver.read(0, "lock_mhz") > 0
+            async with bench.agent():
+                await until(lambda: driver.read(0, "resets") > resets)
+                await bench.client.delete(PODS, TRAIN[1], TRAIN[0], grace_s=0)
+                await until(lambda: driver.read(0, "lock_mhz") == 0)
+
+                async def is_restored() -> bool:
+                    return not_restored_reason(await bench.twin()) == ""
+
+                await until(is_restored)
+        finally:
+            with contextlib.suppress(NotFoundError):
+                await bench.client.delete(PODS, TRAIN[1], TRAIN[0], grace_s=0)
+            await bench.client.delete(NODE_OBJECTS, machine.node)
+
+    with kubelet_socket(tmp_path / "kubelet.sock") as kubelet:
+        kubelet.pods = {TRAIN: {"nvidia.com/gpu": ["0"]}}
+        at_site(machine, Jobs(driver, natural_w=(300.0, 300.0)), scenario, on_plane)

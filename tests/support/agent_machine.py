@@ -83,9 +83,9 @@ def _number(file: Path) -> int:
 
 
 class Bench:
-    """A fake cluster with one machine's objects."""
+    """A cluster with one machine's objects; `cluster` is the fake one."""
 
-    def __init__(self, cluster: FakeCluster, client: KubeClient, machine: Machine, kubeconfig: Path) -> None:
+    def __init__(self, cluster: FakeCluster | None, client: KubeClient, machine: Machine, kubeconfig: Path) -> None:
         self.cluster = cluster
         self.client = client
         self.machine = machine
