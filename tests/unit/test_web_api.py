@@ -211,3 +211,33 @@ def test_an_unknown_intensity_of_a_day_is_none_not_zero():
     first, second = daily_factors([known, partly])
     assert (first.intensity_g_per_kwh, first.price_per_kwh) == (100.0, None)
     assert (second.intensity_g_per_kwh, second.price_per_kwh) == (100.0, 0.25)
+
+
+def test_a_power_budget_tells_what_lowers_it_what_is_left_for_pods_and_what_its_events_achieved():
+    evening = {"name": "evening", "limitWatts": 8400.0, "meanWatts": 8300.0, "compliedSeconds": 12.0,
+               "baselineWatts": 11300.0, "shedWatts": 3000.0}  # fmt: skip
+    status = {"limitWatts": 8400.0, "limitReason": "evening", "podHeadroomWatts": 350.0, "reductions": [evening]}
+    tight = {"limitWatts": 9000.0, "limitReason": "schedule", "podHeadroomWatts": -20.0}
+    objects = [
+        ("powerbudgets", {"apiVersion": "joulie.io/v1alpha1", "kind": "PowerBudget", "metadata": {"name": name},
+                          "spec": {"watts": 12000.0}, "status": of})
+        for name, of in (("hall", status), ("rack", tight), ("site", {"limitWatts": 12000.0, "limitReason": "spec"}))
+    ]  # fmt: skip
+    stage = web_stage(Reviews({"anna": ADMINISTRATOR}), objects)
+
+    async def story():
+        async with stage.client(authorization="Bearer anna") as client:
+            return await client.get("/api/v1/plans"), await client.get("/plans")
+
+    answer, page = asyncio.run(story())
+    hall, rack, site = answer.json()["powerBudgets"]
+    assert (hall["specW"], hall["limitW"], hall["limitBy"], hall["podHeadroomW"]) == (12000.0, 8400.0, "evening", 350.0)
+    assert [(one["shedW"], one["compliedS"]) for one in hall["events"]] == [(3000.0, 12.0)]
+    assert (rack["limitBy"], site["events"]) == ("schedule", [])
+    for text in (
+        "the limit is 8.4 kW instead of 12.0 kW by event evening; 350 W left for pods that need full power; "
+        "event evening: 3.0 kW shed, within its limit after 12s",
+        "the limit is 9.0 kW instead of 12.0 kW by schedule; pods that need full power wait",
+        '<td class="wide">-</td>',
+    ):
+        assert text in page.text, text

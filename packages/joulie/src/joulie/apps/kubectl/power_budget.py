@@ -25,6 +25,25 @@ from joulie.program.documents import print_document
 
 
 @dataclass(frozen=True)
+class PowerEventRow:
+    """What an event achieved; fields that are unknown are None.
+
+    Attributes:
+        name: name of the event.
+        limit_w: limit during it, W.
+        mean_w: mean power so far, W.
+        complied_s: time from its start until the nodes drew no more for good, s.
+        shed_w: baseline less mean power, W.
+    """
+
+    name: str
+    limit_w: float
+    mean_w: float | None
+    complied_s: float | None
+    shed_w: float | None
+
+
+@dataclass(frozen=True)
 class PowerBudgetRow:
     """One PowerBudget; fields that are unknown are None.
 
@@ -34,15 +53,18 @@ class PowerBudgetRow:
         mode: enforce or observe.
         limit_w: limit in force, W.
         limit_reason: what decides it: spec, schedule, signal or the name of an event.
+        spec_w: limit without schedule, signal and events, W.
         measured_w: what the nodes draw, W.
         worst_case_w: what they could draw under the limits in force, W.
         headroom_w: limit less worst case, W.
+        pod_headroom_w: what is left for pods that need full power, W; negative where limits are not enough.
         nodes: number of nodes.
         curtailed: number of nodes that may draw less than they could.
         enforced: whether it is kept.
         reason: why it is or is not, in one word.
         message: the same in a sentence.
         blind: nodes without a fresh reading, in words; None without any.
+        events: what events that reduce it achieved.
     """
 
     name: str
@@ -50,15 +72,18 @@ class PowerBudgetRow:
     mode: str
     limit_w: float
     limit_reason: str | None
+    spec_w: float
     measured_w: float | None
     worst_case_w: float | None
     headroom_w: float | None
+    pod_headroom_w: float | None
     nodes: int | None
     curtailed: int | None
     enforced: bool | None
     reason: str | None
     message: str | None
     blind: str | None
+    events: tuple[PowerEventRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,6 +107,7 @@ COLUMNS: Mapping[str, Column[PowerBudgetRow]] = {
     "measured": number_column("DRAWN-W", lambda row: row.measured_w, "{:.0f}"),
     "worst": number_column("WORST-W", lambda row: row.worst_case_w, "{:.0f}"),
     "headroom": number_column("FREE-W", lambda row: row.headroom_w, "{:.0f}", rank=2),
+    "pods": number_column("PODS-W", lambda row: row.pod_headroom_w, "{:.0f}", wide=True),
     "nodes": number_column("NODES", lambda row: row.nodes, "{:.0f}", rank=1),
     "curtailed": number_column("CURTAILED", lambda row: row.curtailed, "{:.0f}"),
     "reason": text_column("STATE", lambda row: row.reason),
@@ -120,15 +146,21 @@ def power_budget_row(budget: PowerBudget) -> PowerBudgetRow:
         mode=spec.mode or Mode.ENFORCE.value,
         limit_w=spec.watts if status.limit_watts is None else status.limit_watts,
         limit_reason=status.limit_reason,
+        spec_w=spec.watts,
         measured_w=status.measured_watts,
         worst_case_w=status.worst_case_watts,
         headroom_w=status.headroom_watts,
+        pod_headroom_w=status.pod_headroom_watts,
         nodes=status.nodes,
         curtailed=status.curtailed_nodes,
         enforced=None if enforced is None else enforced.status == "True",
         reason=None if enforced is None else enforced.reason,
         message=None if enforced is None else enforced.message,
         blind=blind.message if blind is not None and blind.status == "True" else None,
+        events=tuple(
+            PowerEventRow(one.name, one.limit_watts, one.mean_watts, one.complied_seconds, one.shed_watts)
+            for one in status.reductions
+        ),
     )
 
 

@@ -346,6 +346,24 @@ class TrialItem(Answer, frozen=True):
     ends: str | None
 
 
+class PowerEventItem(Answer, frozen=True):
+    """What an event that reduces a PowerBudget achieved.
+
+    Attributes:
+        name: its name.
+        limit_w: limit during it, W.
+        mean_w: mean power so far, W.
+        complied_s: time from its start until the nodes drew no more for good, s.
+        shed_w: baseline less mean power, W.
+    """
+
+    name: str
+    limit_w: float
+    mean_w: float | None
+    complied_s: float | None
+    shed_w: float | None
+
+
 class PowerBudgetItem(Answer, frozen=True):
     """One PowerBudget.
 
@@ -354,10 +372,14 @@ class PowerBudgetItem(Answer, frozen=True):
         nodes_of: labels of the nodes that it covers.
         mode: enforce or observe.
         limit_w: limit, W.
+        spec_w: limit without schedule, signal and events, W.
+        limit_by: what decides the limit: spec, schedule, signal or the name of an event.
         measured_w: power that its nodes draw, W.
         worst_case_w: power that they could draw under the limits in force, W.
+        pod_headroom_w: power left for pods that need full power, W; negative where limits are not enough.
         nodes: number of nodes.
         curtailed: number of nodes that may draw less than they could.
+        events: what events that reduce it achieved.
         kept: whether the limit is kept.
         why: why it is or is not.
     """
@@ -366,10 +388,14 @@ class PowerBudgetItem(Answer, frozen=True):
     nodes_of: str
     mode: str
     limit_w: float
+    spec_w: float
+    limit_by: str | None
     measured_w: float | None
     worst_case_w: float | None
+    pod_headroom_w: float | None
     nodes: int | None
     curtailed: int | None
+    events: list[PowerEventItem]
     kept: bool | None
     why: str | None
 

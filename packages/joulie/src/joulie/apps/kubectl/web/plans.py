@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+import msgspec
+
 from joulie.adapters.kubernetes.api.v1alpha1 import PowerTrial
 from joulie.adapters.kubernetes.power_trials import RUNNING
 from joulie.apps.kubectl.power_budget import PowerBudgetRow
-from joulie.apps.kubectl.web.answers import FleetNode, PlannedItem, PowerBudgetItem, TrialItem
+from joulie.apps.kubectl.web.answers import FleetNode, PlannedItem, PowerBudgetItem, PowerEventItem, TrialItem
 
 
 def planned_items(nodes: Iterable[FleetNode]) -> list[PlannedItem]:
@@ -42,10 +44,14 @@ def power_budget_item(row: PowerBudgetRow, *, messages: bool) -> PowerBudgetItem
         nodes_of=row.nodes_of,
         mode=row.mode,
         limit_w=row.limit_w,
+        spec_w=row.spec_w,
+        limit_by=row.limit_reason,
         measured_w=row.measured_w,
         worst_case_w=row.worst_case_w,
+        pod_headroom_w=row.pod_headroom_w,
         nodes=row.nodes,
         curtailed=row.curtailed,
+        events=[msgspec.convert(one, PowerEventItem, from_attributes=True) for one in row.events],
         kept=row.enforced,
         why=why or row.reason,
     )
