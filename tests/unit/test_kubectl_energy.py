@@ -157,6 +157,7 @@ def test_the_aggregated_api_is_asked_first_and_sent_no_token(asked, command):
     [
         ((404, b"404 page not found"), 0),
         ((503, b"service unavailable"), 0),
+        ((504, b"timeout"), 0),
         # A cluster without it, and a user who may do little there.
         ((403, b'{"kind": "Status", "code": 403, "reason": "Forbidden", "message": "energy is forbidden"}'), 0),
         ((403, b"you may not get energy.joulie.io in all namespaces"), 1),

@@ -8,7 +8,8 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ApiError, ForbiddenError, NotFoundError
 from joulie.adapters.program_api.aggregated import API_ROOT, OWN_ROOT
 
-_UNAVAILABLE = 503
+_UNAVAILABLE = (503, 504)
+"""504: the API server waits a minute for an answer to begin."""
 
 
 async def query_aggregated(client: KubeClient, path: str, query: Mapping[str, str]) -> bytes | None:
@@ -33,6 +34,6 @@ async def query_aggregated(client: KubeClient, path: str, query: Mapping[str, st
             return None
         raise
     except ApiError as error:
-        if error.status == _UNAVAILABLE:
+        if error.status in _UNAVAILABLE:
             return None
         raise
