@@ -93,7 +93,7 @@ MUTATING_WEBHOOK_CONFIGURATIONS = Resource(
     "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False,
     core.MutatingWebhookConfiguration,
 )  # fmt: skip
-API_SERVICES = Resource("apiregistration.k8s.io", "v1", "apiservices", "APIService", False, core.ApiService)
+API_SERVICES = Resource("apiregistration.k8s.io", "v1", "apiservices", "APIService", False, core.APIService)
 
 NODE_TWINS = _joulie("nodetwins", v1alpha1.NodeTwin)
 NODE_HARDWARES = _joulie("nodehardwares", v1alpha1.NodeHardware)

@@ -354,7 +354,7 @@ class MutatingWebhookConfiguration(KubernetesObject, frozen=True):
     webhooks: tuple[dict[str, Any], ...] = ()
 
 
-class ApiService(KubernetesObject, frozen=True):
+class APIService(KubernetesObject, frozen=True):
     """An APIService, which registers an aggregated API."""
 
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
