@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
+import click
 import httpx2
 import numpy as np
 import pytest
@@ -176,6 +177,22 @@ def test_savings_are_of_the_same_work_and_differences_of_savings():
     assert slow.off_by_points == pytest.approx(max(abs(one.native_pct - one.plane_pct) for one in others))
     alone = summarise(of, native, {}, {}, {1: (of, native), 2: (of, native)}, 240.0)
     assert (alone.off_by_points, alone.saving[Way.DEFAULT.value].plane_pct) == (None, None)
+
+
+def broken_days(folder):
+    """Empty, text, half of a day, and one without what a day has."""
+    np.savez(folder / "whole.npz", energy_kwh=1.0)
+    whole = (folder / "whole.npz").read_bytes()
+    return [b"", b"no day", whole[: len(whole) // 2], whole]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_kept_day_that_is_broken_is_named_with_what_to_do(tmp_path, number):
+    (tmp_path / "day.npz").write_bytes(broken_days(tmp_path)[number])
+    with pytest.raises(
+        click.ClickException, match=r"day\.npz: not a day that was kept \(.*\); delete it to play the day"
+    ):
+        _kept(tmp_path, "day", lambda: pytest.fail("played"))
 
 
 def test_a_day_that_is_kept_is_not_played_again(tmp_path):

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import click
 import numpy as np
@@ -170,11 +171,20 @@ def _kept(courses: Path | None, name: str, play_it: Callable[[], tuple[Course, P
     """What came of a day, as it is kept or by playing it."""
     kept = None if courses is None else courses / f"{name}.npz"
     if kept is not None and kept.exists():
-        with np.load(kept) as found:
-            course, pace = ({one.name: found[one.name] for one in fields(kind)} for kind in (Course, Pace))
-        counts = {name: int(course[name]) for name in ("wakes", "moves")}
-        return Course(**course | counts), Pace(**{name: float(value) for name, value in pace.items()})
+        try:
+            return _read(kept)
+        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
+            raise click.ClickException(
+                f"{kept}: not a day that was kept ({error}); delete it to play the day"
+            ) from error
     played, pace_of = play_it()
     if kept is not None:
         np.savez(kept, **vars(played), **asdict(pace_of))
     return played, pace_of
+
+
+def _read(kept: Path) -> tuple[Course, Pace]:
+    with kept.open("rb") as stream, np.load(stream) as found:
+        course, pace = ({one.name: found[one.name] for one in fields(kind)} for kind in (Course, Pace))
+    counts = {name: int(course[name]) for name in ("wakes", "moves")}
+    return Course(**course | counts), Pace(**{name: float(value) for name, value in pace.items()})

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from joulie.apps.agent.host import Host, Observation
 from joulie.apps.agent.node import NodeAgent
-from joulie.apps.agent.outcome import worst
+from joulie.apps.agent.outcome import backends_of, worst
 
 MODES = ("none", "rapl", "hsmp", "dvfs")
 _HZ_PER_KHZ = 1e3
@@ -119,8 +119,9 @@ def _add_control(families: _Families, node: NodeAgent) -> None:
     name = node.name
     families.add("agent_last_cycle_timestamp_seconds", node.last_cycle_epoch_s, name)
     families.add("reconcile_errors", node.errors, name)
+    backends = backends_of(node.mode)
     for mode in MODES:
-        families.add("backend_mode", float(mode in node.mode.split("+")), name, mode)
+        families.add("backend_mode", float(mode in backends), name, mode)
     for subsystem, outcome in (("cpu", node.cpu), ("gpu", node.gpu)):
         if outcome is not None:
             families.add("agent_control", 1.0, name, subsystem, outcome.result.value)

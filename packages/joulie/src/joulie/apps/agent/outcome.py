@@ -44,7 +44,7 @@ class Outcome:
 def reported_limits(result: ControlResult) -> Sequence[ReportedLimits]:
     """Limits that may be in force by a stored result, by backend; none if it says that none is."""
     found = _reported_limits(result)
-    return () if found is None else [replace(found, backend=name) for name in found.backend.split(_JOINED)]
+    return () if found is None else [replace(found, backend=name) for name in backends_of(found.backend)]
 
 
 def _reported_limits(result: ControlResult) -> ReportedLimits | None:
@@ -103,6 +103,11 @@ _WORST_FIRST = (
     ControlOutcome.APPLIED,
 )
 _JOINED = "+"
+
+
+def backends_of(text: str) -> list[str]:
+    """The backends that `joined` has made one text of."""
+    return text.split(_JOINED)
 
 
 def worst(results: Iterable[ControlOutcome]) -> ControlOutcome:
