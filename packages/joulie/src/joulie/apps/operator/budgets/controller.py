@@ -221,9 +221,10 @@ class PowerBudgets:
             self._metrics.stood_down()
             return ()
         nodes = self._view.nodes
-        power = choose_power(self._readings(nodes), len(nodes), now_s, self._settings.power_stale_s)
+        readings = self._readings(nodes)
+        power = choose_power(readings, len(nodes), now_s, self._settings.power_stale_s)
         response_s = min((one.response_s for one in budgets.values()), default=RESPONSE_S)
-        as_if_on, limits = self._limits.look(nodes, self._asked, power, response_s, now_s)
+        as_if_on, limits = self._limits.look(nodes, self._asked, power, response_s, now_s, readings)
         switched = self._switched()
         seen = with_switched(as_if_on, switched)
         decision = decide_budgets(now_s, seen, list(budgets.values()), self._memory)

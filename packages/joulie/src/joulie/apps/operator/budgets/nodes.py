@@ -8,15 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult, NodeTwin
+from joulie.apps.operator.budgets.other_watts import WHOLE_NODE, OtherWatts
 from joulie.apps.operator.facts import asked_caps, other_boot, reported_caps
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.power.columns import sources_of
-from joulie.apps.operator.sources.catalogue import PROFILE_PROMETHEUS, STATIC, estimates
+from joulie.apps.operator.sources.catalogue import STATIC, estimates
 from joulie.domain.capping.budgets import BudgetNodes
 from joulie.domain.capping.node_limits import NO_DEVICES, DeviceLimits, NodeLimits, PowerCeiling
 from joulie.domain.control import ControlledNode
 from joulie.domain.control_caps import ReportedCap
-from joulie.domain.control_power import PowerChoice
+from joulie.domain.control_power import PowerChoice, SourceReadings
 from joulie.domain.hardware import CapRange
 from joulie.domain.policy import Cap
 from joulie.domain.units import FloatArray
@@ -26,8 +27,6 @@ UNKNOWN_NODE_W = 1500.0
 _NO_LIMIT_W = float("inf")
 _NO_PRIORITY = (0,)
 _SETS_LIMITS = {ControlOutcome.APPLIED, ControlOutcome.NONE}
-_WHOLE_NODE = {"platform", "prometheus", PROFILE_PROMETHEUS}
-"""Sources that measure the whole node; others leave out what no limit reaches."""
 
 
 @dataclass
@@ -60,12 +59,14 @@ class LimitsOfNodes:
 
     Args:
         view: cached view of the cluster.
-        other_share: what no limit reaches, as a share of the full power of CPUs and GPUs.
+        other_share: what no limit reaches, as a share of the full power of CPUs and GPUs, where a node's own readings
+            do not tell.
     """
 
     def __init__(self, view: ClusterView, other_share: float) -> None:
         self._view = view
         self._other_share = other_share
+        self._other = OtherWatts()
         self._confirmed: dict[str, _Confirmed] = {}
 
     def look(
@@ -75,6 +76,7 @@ class LimitsOfNodes:
         power: PowerChoice,
         response_s: float,
         now_s: float,
+        readings: Sequence[SourceReadings] = (),
     ) -> tuple[BudgetNodes, list[NodeLimits | None]]:
         """The nodes as budgets see them, and the limits of each; None where its hardware is unknown.
 
@@ -84,8 +86,12 @@ class LimitsOfNodes:
             power: measured power of the nodes.
             response_s: how long an agent may take to confirm a limit, s.
             now_s: time, s since the epoch.
+            readings: of all sources of power, most trusted first.
         """
-        limits = [self._limits(node, asked, now_s) for node in nodes]
+        names = tuple(node.name for node in nodes)
+        devices_w = np.array([sum(node.limits[:2]) if node.limits_known else 0.0 for node in nodes])
+        other_w = self._other.watts(names, readings, devices_w, self._other_share, now_s).tolist()
+        limits = [self._limits(node, asked, one_w, now_s) for node, one_w in zip(nodes, other_w, strict=True)]
         known = {node.name for node in nodes}
         self._confirmed = {name: one for name, one in self._confirmed.items() if name in known}
         largest_w = max((one.full_w for one in limits if one is not None), default=UNKNOWN_NODE_W)
@@ -104,7 +110,7 @@ class LimitsOfNodes:
             for node, one in zip(nodes, limits, strict=True)
         ]
         found = BudgetNodes(
-            names=tuple(node.name for node in nodes),
+            names=names,
             critical=np.array([critical.get(node.name, 0) > 0 for node in nodes], dtype=np.bool_),
             floor_w=floor_w,
             full_w=full_w,
@@ -125,7 +131,7 @@ class LimitsOfNodes:
         return not confirmed.pending or 0.0 <= now_s - confirmed.since_s <= response_s
 
     def _limits(
-        self, node: ControlledNode, asked: Mapping[str, PowerCeiling | None], now_s: float
+        self, node: ControlledNode, asked: Mapping[str, PowerCeiling | None], other_w: float, now_s: float
     ) -> NodeLimits | None:
         if not node.limits_known:
             return None
@@ -155,7 +161,7 @@ class LimitsOfNodes:
                 gpu_set_w, gpu_asked_w,
             ),
         )  # fmt: skip
-        return NodeLimits(*devices, self._other_share * (cpu_w + gpu_w))
+        return NodeLimits(*devices, other_w)
 
     def _confirm(self, node: ControlledNode, twin: NodeTwin, now_s: float) -> _Confirmed:
         """Take the agent's report about a twin; a node that is not ready may have lost its limits."""
@@ -234,6 +240,6 @@ def _whole_power_w(power: PowerChoice, limits: Sequence[NodeLimits | None]) -> F
         source = None if name is None else sources_of(name)[0]
         if source is None or source == STATIC or estimates(source):
             continue
-        missing_w = 0.0 if one is None or source in _WHOLE_NODE else one.other_w
+        missing_w = 0.0 if one is None or source in WHOLE_NODE else one.other_w
         found[index] = power.power_w[index] + missing_w
     return found

@@ -34,7 +34,8 @@ class PowerBudgetSettings:
     power_budget_other_pct: float = percentage(
         "POWER_BUDGET_OTHER_PCT",
         "20",
-        "What no power limit reaches (fans, memory, network, conversion), % of the full power of CPUs and GPUs.",
+        "What no power limit reaches (fans, memory, network, conversion), % of the full power of CPUs and GPUs, where "
+        "a node's own readings do not tell.",
         minimum=0,
     )
     openadr_url: str = text(
