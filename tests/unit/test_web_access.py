@@ -2,11 +2,19 @@
 
 import asyncio
 
+import click
 import httpx2
 import pytest
 
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.apps.kubectl.accounting import AccountingEndpoint
+from joulie.apps.kubectl.leader import LeaderEndpoint
+from joulie.apps.kubectl.web import main
 from joulie.apps.kubectl.web.access import COOKIE, LOGIN_PATH, LoopbackAccess
-from joulie.program.http import respond
+from joulie.program.http import Server, respond
+from joulie_lab.fakes.kubernetes import FakeCluster
+from support.web_reviews import NOWHERE
+from support.web_stage import fill, fleet
 
 
 async def page(_scope, _receive, send):
@@ -56,3 +64,46 @@ def test_nothing_can_be_written_and_every_answer_has_the_policy():
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert "unsafe" not in answer.headers["content-security-policy"]
         assert answer.headers["cache-control"] == "no-store"
+
+
+async def serve(client, port=0):
+    leaders = (LeaderEndpoint("joulie-system", 8081, NOWHERE, program=name) for name in ("operator", "grid"))
+    accounting = AccountingEndpoint("joulie-system", 10259, NOWHERE, verify=False)
+    await main.serve(client, main.Request(port, "", True, *leaders, accounting))
+
+
+def test_the_command_prints_a_link_that_opens_the_cluster_once(tmp_path, capsys, monkeypatch):
+    async def story():
+        opened = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(main.webbrowser, "open", opened.set_result)
+        async with FakeCluster() as fake:
+            fill(fake, fleet(3, 1, fake.api.timestamp()))
+            async with KubeClient.connect(kubeconfig=fake.kubeconfig(tmp_path / "kubeconfig")) as client:
+                serving = asyncio.create_task(serve(client))
+                url = await opened
+                assert capsys.readouterr().out.startswith(f"{url}\n")
+                host = url.partition("/login")[0]
+                async with (
+                    httpx2.AsyncClient(base_url=host, follow_redirects=True) as browser,
+                    httpx2.AsyncClient() as stranger,
+                ):
+                    page, again = await browser.get(url), await stranger.get(url)
+                    nodes = (await browser.get("/api/v1/fleet")).json()["summary"]["nodes"]
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
+                return page.status_code, again.status_code, nodes
+
+    assert asyncio.run(story()) == (200, 401, 3)
+
+
+def test_a_port_that_is_in_use_is_one_line(tmp_path):
+    async def story():
+        async with (
+            FakeCluster() as fake,
+            Server(page, ("127.0.0.1", 0)) as other,
+            KubeClient.connect(kubeconfig=fake.kubeconfig(tmp_path / "kubeconfig")) as client,
+        ):
+            with pytest.raises(click.ClickException, match=rf"^cannot listen on 127.0.0.1:{other.port}: .*--port"):
+                await serve(client, other.port)
+
+    asyncio.run(story())
