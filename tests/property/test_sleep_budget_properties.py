@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from joulie.domain.capping.budgets import Budget, BudgetNodes, decide_budgets
 from joulie.domain.capping.switched import Switched, SwitchState, wake_room, with_switched
-from joulie.domain.sleep.decide import Action, Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod, decide
+from joulie.domain.sleep.commands import Action
+from joulie.domain.sleep.decide import decide
+from joulie.domain.sleep.snapshot import Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod
 from joulie.domain.sleep.states import Asleep, Awake, Waking
 
 FLOOR_W, FULL_W, STANDBY_W = 300.0, 500.0, 20.0

@@ -12,20 +12,9 @@ from hypothesis import strategies as st
 from joulie.domain.capping.switched import NO_BUDGETS, UNKNOWN_ROOM, WakeRoom
 from joulie.domain.scheduling.labels import Requirement
 from joulie.domain.scheduling.node_rules import NodeRules
-from joulie.domain.sleep.decide import (
-    Action,
-    Command,
-    Remembered,
-    Room,
-    SleepDecision,
-    SleepNode,
-    SleepSettings,
-    SleepSnapshot,
-    WaitingPod,
-    decide,
-    recalled,
-    still_holds,
-)
+from joulie.domain.sleep.commands import Action, Command, Remembered, SleepDecision, recalled, still_holds
+from joulie.domain.sleep.decide import decide
+from joulie.domain.sleep.snapshot import Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod
 from joulie.domain.sleep.states import ANY_BOOT, Asleep, Awake, Cordoned, Failed, SleepState, Waking, mark_of, state_of
 from joulie.domain.units import InvalidQuantityError
 from joulie_lab.benchmarks import sleep_courses

@@ -16,7 +16,7 @@ from joulie.apps.operator.settings.sleep import SleepMode
 from joulie.apps.operator.sleep.metrics import SleepMetrics
 from joulie.apps.operator.sleep.power import NodePower, Sleeper
 from joulie.domain.mode import Mode
-from joulie.domain.sleep.decide import SleepSettings
+from joulie.domain.sleep.snapshot import SleepSettings
 from joulie.domain.sleep.states import Asleep, Awake, Cordoned, Waking
 from support import sleep_stage
 from support.operator_stage import staged, until

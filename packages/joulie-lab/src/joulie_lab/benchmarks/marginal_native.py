@@ -28,7 +28,9 @@ from joulie.domain.scoring.extender import NodeClass, PodView, TwinView, wire_sc
 from joulie.domain.scoring.marginal_energy import energy_score
 from joulie.domain.scoring.marginal_placement import Job, NodeOccupancy, cheapest, packing_ranks, placement_costs
 from joulie.domain.scoring.occupancy import NO_PODS, LifeClass, Occupancy, PlacedPod
-from joulie.domain.sleep.decide import Action, Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod, decide
+from joulie.domain.sleep.commands import Action
+from joulie.domain.sleep.decide import decide
+from joulie.domain.sleep.snapshot import Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod
 from joulie.domain.sleep.states import Asleep, Awake, SleepState
 from joulie.domain.units import IntArray
 from joulie_lab.benchmarks.marginal_cluster import (

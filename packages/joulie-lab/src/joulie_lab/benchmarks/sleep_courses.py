@@ -17,19 +17,9 @@ import numpy as np
 
 from joulie.domain.scheduling.labels import Requirement
 from joulie.domain.scheduling.node_rules import ANYWHERE, NodeRules, Term
-from joulie.domain.sleep.decide import (
-    Action,
-    Command,
-    Remembered,
-    Room,
-    SleepNode,
-    SleepSettings,
-    SleepSnapshot,
-    WaitingPod,
-    decide,
-    recalled,
-    still_holds,
-)
+from joulie.domain.sleep.commands import Action, Command, Remembered, recalled, still_holds
+from joulie.domain.sleep.decide import decide
+from joulie.domain.sleep.snapshot import Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod
 from joulie.domain.sleep.states import Asleep, Awake, SleepState, Waking, mark_of, state_of
 from joulie_lab.adapters.executors import in_processes
 from joulie_lab.benchmarks.results import Figures

@@ -11,188 +11,16 @@ Commands are values. Whoever carries them out checks with `still_holds` that the
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import NamedTuple
+from dataclasses import replace
 
-from joulie.domain.capping.switched import NO_BUDGETS, WakeRoom
-from joulie.domain.scheduling.node_rules import ANYWHERE, NodeRules, Taint
+from joulie.domain.scheduling.node_rules import NodeRules
 from joulie.domain.scoring.energy import EnergyPolicy, marginal_cost_w_min
-from joulie.domain.sleep.states import ANY_BOOT, Asleep, Awake, Cordoned, Failed, SleepState, Waking, state_of
-from joulie.domain.units import non_negative, positive
+from joulie.domain.sleep.commands import Action, Command, SleepDecision
+from joulie.domain.sleep.snapshot import Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod
+from joulie.domain.sleep.states import ANY_BOOT, Asleep, Awake, Cordoned, Failed, SleepState, Waking
 
 _POLICY = EnergyPolicy()
 _WOKEN = "{} is being woken for it"
-
-
-class Room(NamedTuple):
-    """Resources of a node, or requests of a pod."""
-
-    cores: float = 0.0
-    memory_gib: float = 0.0
-    gpus: float = 0.0
-    pods: float = 0.0
-
-    def holds(self, other: Room) -> bool:
-        """Whether another amount fits into this."""
-        return (
-            self.cores >= other.cores
-            and self.memory_gib >= other.memory_gib
-            and self.gpus >= other.gpus
-            and self.pods >= other.pods
-        )
-
-    def less(self, other: Room) -> Room:
-        """What is left of it without another amount."""
-        return Room(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
-
-
-NOTHING = Room()
-
-
-@dataclass(frozen=True)
-class SleepSettings:
-    """Settings of sleeping nodes.
-
-    Attributes:
-        empty_s: time for which a node is empty before it is cordoned, s.
-        settle_s: time for which it is cordoned without a pod before it is switched off, s.
-        settle_looks: looks at which it was, at least; they hold where the clock jumps.
-        wake_timeout_s: time in which a node that was told to wake must be ready, s.
-        obey_looks: looks at which a node is on, at least, before it counts as one that did not switch off.
-        wake_attempts: how often it is told before it is given up.
-        failed_s: time after which one that was given up may be tried again, s.
-        max_waking: number of nodes that may wake at the same time.
-        min_awake: minimum number of nodes awake in each family.
-    """
-
-    empty_s: float = 600.0
-    settle_s: float = 60.0
-    settle_looks: int = 3
-    wake_timeout_s: float = 600.0
-    obey_looks: int = 30
-    wake_attempts: int = 3
-    failed_s: float = 3600.0
-    max_waking: int = 5
-    min_awake: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("empty_s", "settle_s", "failed_s", "min_awake"):
-            non_negative(name, getattr(self, name))
-        for name in ("settle_looks", "obey_looks", "wake_timeout_s", "wake_attempts", "max_waking"):
-            positive(name, getattr(self, name))
-
-
-@dataclass(frozen=True)
-class SleepNode:
-    """A node as it is seen.
-
-    Attributes:
-        name: its name.
-        family: nodes of one family stand in for one another.
-        state: state in which it was left, see `recalled`.
-        mark: text of the annotation that keeps the state; empty without one.
-        ready: whether its kubelet is.
-        boot: id of its boot; empty where it is not known. One that was told to switch off is ready for a while yet.
-        switchable: whether it is really switched off; else it rests where it is, and stays ready.
-        keep: why it must not sleep; empty if it may.
-        jobs: pods bound to it that have not ended, without those of DaemonSets and static ones.
-        allocatable: what it offers to pods.
-        free: what of it no pod has requested, those of DaemonSets included.
-        labels: its labels.
-        taints: its taints, without Joulie's.
-        base_w: power that it saves asleep, W.
-    """
-
-    name: str
-    family: str
-    state: SleepState
-    mark: str = ""
-    ready: bool = True
-    boot: str = ""
-    switchable: bool = True
-    keep: str = ""
-    jobs: int = 0
-    allocatable: Room = NOTHING
-    free: Room = NOTHING
-    labels: Mapping[str, str] = field(default_factory=dict)
-    taints: tuple[Taint, ...] = ()
-    base_w: float = 0.0
-
-
-@dataclass(frozen=True)
-class WaitingPod:
-    """A pod without a node, which kube-scheduler may bind (no gate holds it).
-
-    Attributes:
-        name: its namespace and name.
-        requests: what it asks for.
-        rules: nodes that it may run on.
-        duration_min: how long it is expected to run, min.
-    """
-
-    name: str
-    requests: Room
-    rules: NodeRules = ANYWHERE
-    duration_min: float = 60.0
-
-
-@dataclass(frozen=True)
-class SleepSnapshot:
-    """What a decision is made of.
-
-    Attributes:
-        now_s: s since the epoch.
-        nodes: the managed nodes.
-        pods: pods that wait for a node, in order of creation.
-        forecast: number of nodes of each family that demand is expected to need while a node wakes.
-        wake_room: room that power budgets have for nodes to wake.
-    """
-
-    now_s: float
-    nodes: Sequence[SleepNode]
-    pods: Sequence[WaitingPod] = ()
-    forecast: Mapping[str, int] = field(default_factory=dict)
-    wake_room: WakeRoom = NO_BUDGETS
-
-
-class Action(StrEnum):
-    """What is to be done with a node."""
-
-    CORDON = "cordon"
-    UNCORDON = "uncordon"
-    POWER_OFF = "powerOff"
-    POWER_ON = "powerOn"
-    GIVE_UP = "giveUp"
-
-
-class Command(NamedTuple):
-    """One thing to do."""
-
-    action: Action
-    node: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class SleepDecision:
-    """A decision.
-
-    Attributes:
-        states: state of each node once the commands are carried out.
-        commands: what is to be done, in this order.
-        waits: why each pending pod waits, by its name.
-        held: pods that wait because nodes sleep, are waking or did not wake; the others wait for kube-scheduler, or in
-            vain.
-        wanted: nodes that wake as soon as power budgets have made room for them. All of them fit if others give.
-    """
-
-    states: Mapping[str, SleepState]
-    commands: tuple[Command, ...]
-    waits: Mapping[str, str]
-    held: frozenset[str] = frozenset()
-    wanted: frozenset[str] = frozenset()
 
 
 def decide(snapshot: SleepSnapshot, settings: SleepSettings) -> SleepDecision:
@@ -207,42 +35,6 @@ def decide(snapshot: SleepSnapshot, settings: SleepSettings) -> SleepDecision:
         decision.cordon_idle(node)
     decision.switch_off()
     return decision.result()
-
-
-class Remembered(NamedTuple):
-    """What a process remembers of a node: a state, and the mark that it went with."""
-
-    mark: str
-    state: SleepState
-
-
-def recalled(remembered: Remembered | None, mark: str, *, tainted: bool, now_s: float) -> SleepState:
-    """The state of a node: what is remembered where it goes with the mark, else what the mark says.
-
-    The mark is the truth, since the process may have been another one a moment ago. What is remembered adds what no
-    mark has: since when a node is empty, and for how many looks a cordoned one has been quiet.
-    """
-    if remembered is not None and remembered.mark == mark:
-        return remembered.state
-    return state_of(mark, tainted=tainted, now_s=now_s)
-
-
-def still_holds(command: Command, seen: SleepNode, node: SleepNode | None) -> bool:
-    """Whether a command may be carried out on the node as it is now: no pod loses its node, and no node its mark.
-
-    Args:
-        command: the command.
-        seen: the node as the decision saw it.
-        node: as just read; None if it is gone.
-    """
-    if node is None or node.mark != seen.mark:
-        return False
-    if command.action in {Action.CORDON, Action.POWER_OFF}:
-        return node.jobs == 0 and not node.keep
-    if command.action is Action.UNCORDON:
-        # A node that an old view shows as ready may be off: without its mark nobody would wake it again.
-        return node.ready or isinstance(seen.state, Cordoned) or not node.switchable
-    return True
 
 
 class _Decision:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from joulie.domain.sleep.decide import SleepSettings
+from joulie.domain.sleep.snapshot import SleepSettings
 from joulie.settings import duration, group, integer, listed, number, path, text
 
 

@@ -41,16 +41,9 @@ from joulie.apps.operator.sleep.volumes import LocalVolumes
 from joulie.domain.capping.switched import NO_BUDGETS, Switched, SwitchState, WakeRoom
 from joulie.domain.hardware import Catalogue
 from joulie.domain.mode import Mode
-from joulie.domain.sleep.decide import (
-    Action,
-    Command,
-    Remembered,
-    SleepDecision,
-    SleepNode,
-    SleepSnapshot,
-    decide,
-    still_holds,
-)
+from joulie.domain.sleep.commands import Action, Command, Remembered, SleepDecision, still_holds
+from joulie.domain.sleep.decide import decide
+from joulie.domain.sleep.snapshot import SleepNode, SleepSnapshot
 from joulie.domain.sleep.states import Asleep, Awake, SleepState, Waking, mark_of
 from joulie.program.leadership import NotLeadingError
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from joulie.apps.operator.sleep.keep import RULES, Keep
 from joulie.domain.mode import Mode
-from joulie.domain.sleep.decide import Command
+from joulie.domain.sleep.commands import Command
 from joulie.domain.sleep.states import Asleep, Awake, Cordoned, Failed, SleepState, Waking
 
 _STATES = tuple(kind.__name__.lower() for kind in (Awake, Cordoned, Asleep, Waking, Failed))

@@ -20,7 +20,8 @@ from joulie.domain.hardware import Catalogue
 from joulie.domain.hardware.estimates import TYPICAL_IDLE_SHARE
 from joulie.domain.policy import PodPhase
 from joulie.domain.power_estimate import gpu_idle_w
-from joulie.domain.sleep.decide import NOTHING, Remembered, Room, SleepNode, WaitingPod, recalled
+from joulie.domain.sleep.commands import Remembered, recalled
+from joulie.domain.sleep.snapshot import NOTHING, Room, SleepNode, WaitingPod
 from joulie.domain.sleep.states import SleepState
 
 _PASSING_TAINTS = frozenset(

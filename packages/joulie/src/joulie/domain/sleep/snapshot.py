@@ -1,0 +1,143 @@
+"""What a decision about sleep is made of: nodes, pods that wait, and what power budgets have room for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from joulie.domain.capping.switched import NO_BUDGETS, WakeRoom
+from joulie.domain.scheduling.node_rules import ANYWHERE, NodeRules, Taint
+from joulie.domain.sleep.states import SleepState
+from joulie.domain.units import non_negative, positive
+
+
+class Room(NamedTuple):
+    """Resources of a node, or requests of a pod."""
+
+    cores: float = 0.0
+    memory_gib: float = 0.0
+    gpus: float = 0.0
+    pods: float = 0.0
+
+    def holds(self, other: Room) -> bool:
+        """Whether another amount fits into this."""
+        return (
+            self.cores >= other.cores
+            and self.memory_gib >= other.memory_gib
+            and self.gpus >= other.gpus
+            and self.pods >= other.pods
+        )
+
+    def less(self, other: Room) -> Room:
+        """What is left of it without another amount."""
+        return Room(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+NOTHING = Room()
+
+
+@dataclass(frozen=True)
+class SleepSettings:
+    """Settings of sleeping nodes.
+
+    Attributes:
+        empty_s: time for which a node is empty before it is cordoned, s.
+        settle_s: time for which it is cordoned without a pod before it is switched off, s.
+        settle_looks: looks at which it was, at least; they hold where the clock jumps.
+        wake_timeout_s: time in which a node that was told to wake must be ready, s.
+        obey_looks: looks at which a node is on, at least, before it counts as one that did not switch off.
+        wake_attempts: how often it is told before it is given up.
+        failed_s: time after which one that was given up may be tried again, s.
+        max_waking: number of nodes that may wake at the same time.
+        min_awake: minimum number of nodes awake in each family.
+    """
+
+    empty_s: float = 600.0
+    settle_s: float = 60.0
+    settle_looks: int = 3
+    wake_timeout_s: float = 600.0
+    obey_looks: int = 30
+    wake_attempts: int = 3
+    failed_s: float = 3600.0
+    max_waking: int = 5
+    min_awake: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("empty_s", "settle_s", "failed_s", "min_awake"):
+            non_negative(name, getattr(self, name))
+        for name in ("settle_looks", "obey_looks", "wake_timeout_s", "wake_attempts", "max_waking"):
+            positive(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class SleepNode:
+    """A node as it is seen.
+
+    Attributes:
+        name: its name.
+        family: nodes of one family stand in for one another.
+        state: state in which it was left, see `recalled`.
+        mark: text of the annotation that keeps the state; empty without one.
+        ready: whether its kubelet is.
+        boot: id of its boot; empty where it is not known. One that was told to switch off is ready for a while yet.
+        switchable: whether it is really switched off; else it rests where it is, and stays ready.
+        keep: why it must not sleep; empty if it may.
+        jobs: pods bound to it that have not ended, without those of DaemonSets and static ones.
+        allocatable: what it offers to pods.
+        free: what of it no pod has requested, those of DaemonSets included.
+        labels: its labels.
+        taints: its taints, without Joulie's.
+        base_w: power that it saves asleep, W.
+    """
+
+    name: str
+    family: str
+    state: SleepState
+    mark: str = ""
+    ready: bool = True
+    boot: str = ""
+    switchable: bool = True
+    keep: str = ""
+    jobs: int = 0
+    allocatable: Room = NOTHING
+    free: Room = NOTHING
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    base_w: float = 0.0
+
+
+@dataclass(frozen=True)
+class WaitingPod:
+    """A pod without a node, which kube-scheduler may bind (no gate holds it).
+
+    Attributes:
+        name: its namespace and name.
+        requests: what it asks for.
+        rules: nodes that it may run on.
+        duration_min: how long it is expected to run, min.
+    """
+
+    name: str
+    requests: Room
+    rules: NodeRules = ANYWHERE
+    duration_min: float = 60.0
+
+
+@dataclass(frozen=True)
+class SleepSnapshot:
+    """What a decision is made of.
+
+    Attributes:
+        now_s: s since the epoch.
+        nodes: the managed nodes.
+        pods: pods that wait for a node, in order of creation.
+        forecast: number of nodes of each family that demand is expected to need while a node wakes.
+        wake_room: room that power budgets have for nodes to wake.
+    """
+
+    now_s: float
+    nodes: Sequence[SleepNode]
+    pods: Sequence[WaitingPod] = ()
+    forecast: Mapping[str, int] = field(default_factory=dict)
+    wake_room: WakeRoom = NO_BUDGETS
