@@ -389,3 +389,20 @@ def test_minutes_are_shorter_where_time_is_simulated_faster() -> None:
     assert occupancy.duration_min(life, None) == pytest.approx(12.0, rel=0.05)
     occupancy.set_pod("a", None, NOW_S + 5.0)
     assert busy_min(occupancy, "n", NOW_S + 6.0) == -4.0
+
+
+def test_intervals_of_learning_are_shorter_where_time_is_simulated_faster() -> None:
+    life = placed().life
+    assert life is not None
+    for speed in (1.0, 240.0):
+        occupancy = Occupancy(minute_s=60.0 / speed)
+        assert occupancy.refresh_s == pytest.approx(5.0 / speed)
+        occupancy.refresh(NOW_S)
+        before_min = occupancy.duration_min(life, None)
+        for number in range(50):
+            occupancy.set_pod(number, placed(), NOW_S - 60.0 / speed)
+            occupancy.set_pod(number, None, NOW_S)
+        occupancy.refresh(NOW_S + 9.0 / speed)
+        assert occupancy.duration_min(life, None) == before_min, "not yet"
+        occupancy.refresh(NOW_S + 10.5 / speed)
+        assert occupancy.duration_min(life, None) < before_min

@@ -17,7 +17,7 @@ import numpy as np
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.apps.extender import wire
 from joulie.apps.extender.fleet import Fleet
-from joulie.apps.extender.main import BUSY_S, VIEW_S
+from joulie.apps.extender.main import VIEW_S
 from joulie.apps.extender.metrics import ExtenderMetrics
 from joulie.apps.extender.node_facts import LoadFacts, TwinFacts, TwinNumbers
 from joulie.apps.extender.power_room import BoundPod, BudgetRoom, PowerRoom
@@ -185,7 +185,7 @@ def _joulie(
     extender.refresh()
 
     view_due = cycle([False] * (round(VIEW_S / _TICK_S) - 1) + [True])
-    busy_due = cycle([False] * (round(BUSY_S / _TICK_S) - 1) + [True])
+    busy_due = cycle([False] * (round(Occupancy().refresh_s / _TICK_S) - 1) + [True])
 
     def tick() -> None:
         world.change()

@@ -36,8 +36,6 @@ VIEW_S = 0.1
 """Debounce of changes before requests see them; far below the settling time of the drain guard."""
 _AGE_S = 1.0
 """Interval at which views are renewed without changes, since twins become stale with time."""
-BUSY_S = 5.0
-"""Interval at which the expected ends of pods are estimated anew, for SCORING=marginal."""
 
 _log = logging.getLogger(__name__)
 
@@ -150,12 +148,12 @@ async def _keep_view(feed: Feed, door: Extender, occupancy: Occupancy | None) ->
     spare_what_lives_long()
     _log.info("ready")
     seen, seen_at_s = feed.changes, time.monotonic()
-    learned_s = seen_at_s
+    refreshed_s = seen_at_s
     while True:
         await asyncio.sleep(VIEW_S)
         now_s = time.monotonic()
-        if occupancy is not None and now_s - learned_s >= BUSY_S:
-            learned_s = now_s
+        if occupancy is not None and now_s - refreshed_s >= occupancy.refresh_s:
+            refreshed_s = now_s
             occupancy.refresh(time.time())
         if feed.changes != seen or now_s - seen_at_s >= _AGE_S:
             seen, seen_at_s = feed.changes, now_s

@@ -23,8 +23,10 @@ _POLICY = EnergyPolicy()
 _FIRST_CAPACITY = 256
 NO_PODS = 0
 """Index of the node that stands for all without a pod."""
-LEARN_S = 10.0
-"""Interval at which ages of running pods are learned from, s."""
+_REFRESH_MIN = 5.0 / 60.0
+"""Interval at which it is estimated until when nodes are busy, min: 5 s."""
+_LEARN_MIN = 10.0 / 60.0
+"""Interval at which ages of running pods are learned from, min: 10 s."""
 _CORES, _GPUS, _JOBS = range(3)
 _EMPTY_SINCE, _BUSY_UNTIL = range(2)
 _NODE, _ROW = range(2)
@@ -123,6 +125,11 @@ class Occupancy:
         self._times_of_pods = np.full((2, _FIRST_CAPACITY), np.nan)
         self._free = list(range(_FIRST_CAPACITY - 1, -1, -1))
 
+    @property
+    def refresh_s(self) -> float:
+        """Interval at which `refresh` is due, s."""
+        return float(_REFRESH_MIN * self._minute_s)
+
     def set_pod(self, key: Hashable, pod: PlacedPod | None, now_s: float) -> None:
         """Set or, with None, remove a pod; one that is removed has ended now."""
         before = self._pods.get(key)
@@ -155,7 +162,7 @@ class Occupancy:
         nodes, rows = self._places[:, running]
         started_s, stated_min = self._times_of_pods[:, running]
         ages_min = np.maximum(0.0, (now_s - started_s) / self._minute_s)
-        if abs(now_s - self._learned_s) >= LEARN_S:
+        if abs(now_s - self._learned_s) >= _LEARN_MIN * self._minute_s:
             self.lifetimes.update(rows, ages_min)
             self._learned_s = now_s
         # A pod that outlives the duration that was stated for it is expected to go on as others of its age do.
