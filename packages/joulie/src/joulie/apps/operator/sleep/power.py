@@ -20,8 +20,6 @@ from joulie.domain.sleep.states import Asleep, SleepState, Waking
 from joulie.ports import PowerState, PowerSwitchError
 from joulie.program.leadership import NotLeadingError
 
-REDFISH = "redfish"
-"""Value of the annotation by which a node lets itself be switched off."""
 FORCE_AFTER_S = 300.0
 """Time after which the power of a node that does not shut down is cut, where its switch may."""
 RECHECK_S = 60.0
@@ -108,11 +106,12 @@ class NodePower:
 
     def switches(self, name: str, facts: NodeFacts) -> bool:
         """Whether a node is switched off when it sleeps, or may be off now and have to be switched on."""
-        if self._switches is None or self._switches.get(name) is None:
+        found = None if self._switches is None else self._switches.get(name)
+        if found is None:
             return False
         if facts.sleep_mark and not facts.ready:
             return True
-        return facts.power_switch == REDFISH and facts.boot_id != ""
+        return facts.power_switch == found.kind and facts.boot_id != ""
 
     async def check_on(self, name: str) -> None:
         """Check, before a node is marked as asleep, that its switch answers.
