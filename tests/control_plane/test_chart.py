@@ -18,6 +18,7 @@ import yaml
 from joulie.adapters.kubernetes import gating
 from joulie.adapters.kubernetes import intensities as intensities_map
 from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.demand import CONFIG_MAP
 from joulie.adapters.kubernetes.errors import ForbiddenError
 from joulie.adapters.kubernetes.names import AGENT_FIELD_MANAGER
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, TELEMETRY_PROFILES, Resource
@@ -1296,6 +1297,18 @@ def test_only_an_operator_that_lets_nodes_sleep_reads_volumes(render: Render) ->
     for on in ("observe", "enforce", "Enforce"):
         assert rights(on)["persistentvolumes"] == ["list", "watch"]
         assert set(rights(on)) - set(rights()) == {"persistentvolumes"}
+
+
+@pytest.mark.parametrize(("sleep", "kept"), [("off", False), ("observe", True), ("enforce", True)])
+def test_only_an_operator_that_lets_nodes_sleep_keeps_what_it_learned_of_demand(
+    render: Render, sleep: str, kept: bool
+) -> None:
+    objects = render({"operator": {"settings": {"SLEEP": sleep}}})
+    named = [rule for rule in of_kind(objects, "Role")["operator"]["rules"] if "configmaps" in rule["resources"]]
+    assert [(rule["resourceNames"], rule["verbs"]) for rule in named] == [([CONFIG_MAP], ["get", "patch"])] * kept
+    maps = [one for one in objects if one["kind"] == "ConfigMap" and one["metadata"]["name"] == CONFIG_MAP]
+    assert len(maps) == kept
+    assert not any("data" in one for one in maps), "an upgrade must not take what was learned"
 
 
 def test_u11_alerts_are_the_files_and_link_to_runbooks(render: Render) -> None:

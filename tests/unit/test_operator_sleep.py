@@ -1,5 +1,6 @@
 """Nodes that sleep, through the operator against the fake cluster."""
 
+import dataclasses
 import itertools
 import json
 
@@ -8,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.demand import CONFIG_MAP, decode_demand
 from joulie.adapters.kubernetes.errors import ForbiddenError
-from joulie.adapters.kubernetes.resources import NODES, PERSISTENT_VOLUMES
+from joulie.adapters.kubernetes.resources import CONFIG_MAPS, NAMESPACES, NODES, PERSISTENT_VOLUMES
 from joulie.adapters.kubernetes.sleep_marks import TAINT
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.operator.settings.sleep import SleepMode
@@ -19,6 +21,7 @@ from joulie.apps.operator.sleep.volumes import VolumeNodes, holders
 from joulie.domain.mode import Mode
 from joulie.domain.scheduling.labels import Requirement
 from joulie.domain.scheduling.node_rules import Term
+from joulie.domain.sleep.demand import ForecastSettings
 from joulie.program.leadership import NotLeadingError
 from joulie.program.settings import settings_from
 from support.operator_stage import until
@@ -509,3 +512,61 @@ def test_the_index_by_labels_finds_what_a_scan_finds(volumes):
         if one.local or len(nodes) == 1:
             expected |= nodes
     assert holders(volumes, LABELS_OF) == expected
+
+
+# ---- the forecast of demand
+
+
+async def keeps_demand(stage, **data):
+    await stage.client.create(NAMESPACES, {"metadata": {"name": stage.settings.namespace}})
+    body = {"metadata": {"name": CONFIG_MAP}, "data": data}
+    await stage.client.create(CONFIG_MAPS, body, stage.settings.namespace)
+
+
+def test_demand_of_earlier_days_keeps_a_node_awake_and_survives_the_operator(tmp_path):
+    async def body(stage):
+        await keeps_demand(stage)
+        await fleet(stage)
+        began_s = stage.now_s
+        for day in range(2):
+            stage.now_s = began_s + day * 86_400.0
+            await look(stage, 300.0, times=8)
+            await add_pod(stage, f"p{day}", cpu="40")
+            await look(stage, 300.0)
+            await end_pod(stage, f"p{day}")
+            await look(stage, 300.0, times=4)
+        assert await closed(stage) == {"n1": "asleep", "n2": "asleep"}
+        # The next leader opens no node that sleeps for demand of half an hour from now; one that is empty stays open.
+        forecast = ForecastSettings(quantile=0.5, ahead_s=300.0, keep_s=1800.0)
+        none_open = dataclasses.replace(stage.settings.sleeping, min_awake=0)
+        await restarted(stage, sleeping=none_open, forecast=forecast)
+        stage.now_s = began_s + 2 * 86_400.0 + 600.0
+        await look(stage, 300.0, times=2)
+        assert (sample(stage, "expected_pods", within="keep"), sample(stage, "expected_pods", within="wake")) == (
+            1.0,
+            0.0,
+        )
+        assert sample(stage, "ahead_nodes", mode="enforce") == 1.0
+        assert 0.0 < sample(stage, "forecast_history_days") < 1.0
+        assert await closed(stage) == {"n1": "asleep", "n2": "asleep"}
+        # It did not come. Nodes need no time to wake here, so the last one is closed, too.
+        await look(stage, 300.0, times=10)
+        assert sample(stage, "ahead_nodes", mode="enforce") == 0.0
+        assert set(await closed(stage)) == {"n1", "n2", "n3"}
+
+    play(body, tmp_path)
+
+
+@pytest.mark.parametrize("text", [None, "damaged"])
+def test_a_history_that_is_missing_or_damaged_is_begun_anew(tmp_path, text):
+    async def body(stage):
+        if text is not None:
+            await keeps_demand(stage, history=text)
+        await fleet(stage)
+        await look(stage, 1000.0, times=2)
+        assert sample(stage, "expected_pods", within="keep") == 0.0
+        if text is not None:
+            kept = await stage.client.get(CONFIG_MAPS, CONFIG_MAP, stage.settings.namespace)
+            assert decode_demand(kept.data["history"]).days > 0.0
+
+    play(body, tmp_path)

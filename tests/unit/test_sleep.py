@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from joulie.domain.capping.switched import NO_BUDGETS, UNKNOWN_ROOM, WakeRoom
 from joulie.domain.scheduling.labels import Requirement
-from joulie.domain.scheduling.node_rules import NodeRules
+from joulie.domain.scheduling.node_rules import ANYWHERE, NodeRules
 from joulie.domain.sleep.commands import Action, Command, Remembered, SleepDecision, recalled, still_holds
 from joulie.domain.sleep.decide import decide
-from joulie.domain.sleep.snapshot import Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod
+from joulie.domain.sleep.snapshot import ExpectedPods, Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod
 from joulie.domain.sleep.states import ANY_BOOT, Asleep, Awake, Cordoned, Failed, SleepState, Waking, mark_of, state_of
 from joulie.domain.units import InvalidQuantityError
 from joulie_lab.benchmarks import sleep_courses
@@ -40,8 +40,8 @@ def node(name: str = "n", state: SleepState | None = None, **changes: Any) -> Sl
 
 
 def decided(*nodes: SleepNode, pods: tuple[WaitingPod, ...] = (), **changes: Any) -> SleepDecision:
-    forecast, wake_room = changes.pop("forecast", {}), changes.pop("wake_room", NO_BUDGETS)
-    return decide(SleepSnapshot(NOW_S, nodes, pods, forecast, wake_room), replace(SETTINGS, **changes))
+    expected, wake_room = changes.pop("expected", ()), changes.pop("wake_room", NO_BUDGETS)
+    return decide(SleepSnapshot(NOW_S, nodes, pods, expected, wake_room), replace(SETTINGS, **changes))
 
 
 def acts(decision: SleepDecision) -> list[tuple[str, str]]:
@@ -78,7 +78,7 @@ def test_a_clock_that_went_back_starts_the_time_anew() -> None:
 def test_the_dearest_idle_nodes_go_first_and_a_minimum_of_a_family_stays() -> None:
     idle = [node("a", IDLE), node("b", IDLE, base_w=700.0), node("c", IDLE)]
     assert acts(decided(*idle, min_awake=1)) == [("cordon", "b"), ("cordon", "a")]
-    assert acts(decided(*idle, forecast={"cpu": 2})) == [("cordon", "b")]
+    assert acts(decided(*idle, min_awake=2)) == [("cordon", "b")]
     # A node that is not ready serves nobody.
     assert acts(decided(idle[0], node("d", Awake(), ready=False), min_awake=1)) == []
 
@@ -228,9 +228,9 @@ def test_nobody_is_woken_for_a_pod_that_may_not_run_there() -> None:
 
 def test_a_reserve_is_woken_ahead_of_need() -> None:
     nodes = [node("a"), node("b", Asleep(0.0)), node("c", Asleep(0.0))]
-    assert acts(decided(*nodes, forecast={"cpu": 2})) == [("powerOn", "b")]
+    assert acts(decided(*nodes, min_awake=2)) == [("powerOn", "b")]
     assert acts(decided(*nodes, min_awake=3)) == [("powerOn", "b"), ("powerOn", "c")]
-    assert acts(decided(node("a"), node("b", Cordoned(NOW_S, 9)), forecast={"cpu": 2})) == [("uncordon", "b")]
+    assert acts(decided(node("a"), node("b", Cordoned(NOW_S, 9)), min_awake=2)) == [("uncordon", "b")]
 
 
 def test_a_node_that_became_ready_is_opened() -> None:
@@ -381,3 +381,53 @@ def test_courses_are_summed() -> None:
     result = play_courses(3, first=7)
     assert (result.courses, result.broken) == (3, 0)
     assert result.pods == sum(Course(seed).play().pods for seed in (7, 8, 9))
+
+
+# ---- expected pods
+
+
+def expected(soon: int, later: int | None = None, cores: float = 8.0) -> ExpectedPods:
+    return ExpectedPods(Room(cores, 1.0, 0.0, 1.0), ANYWHERE, soon, soon if later is None else later)
+
+
+SLEEPER = Asleep(NOW_S - 3600.0)
+
+
+def test_nodes_wake_for_pods_that_are_expected_while_one_boots_and_stay_for_those_that_come_later() -> None:
+    nodes = [node("a", IDLE), node("b", SLEEPER, ready=False), node("c", SLEEPER, ready=False)]
+    per_node = int(nodes[0].free.cores // 8.0)
+    assert acts(decided(*nodes, min_awake=0)) == [("cordon", "a")]
+    decision = decided(*nodes, min_awake=0, expected=(expected(0, 1),))
+    assert acts(decision) == []
+    assert decision.ahead == {"a"}
+    assert acts(decided(*nodes, min_awake=0, expected=(expected(0, per_node + 1),))) == []
+    decision = decided(*nodes, min_awake=0, expected=(expected(per_node + 1),))
+    assert acts(decision) == [("powerOn", "b")]
+    assert decision.commands[0].reason == f"{per_node + 1} pods with 8 cores are expected"
+    assert decision.ahead == {"a", "b"}
+    assert decision.waits == {}
+
+
+def test_a_cordoned_node_opens_for_pods_that_are_expected_later() -> None:
+    assert acts(decided(node("a", Cordoned(NOW_S, 9)), min_awake=0, expected=(expected(0, 1),))) == [("uncordon", "a")]
+
+
+def test_pods_that_wait_come_first_and_keep_a_slot() -> None:
+    nodes = [node(name, SLEEPER, ready=False) for name in "abc"]
+    rooms = expected(3, cores=nodes[0].free.cores)
+    assert len(acts(decided(*nodes, min_awake=0, max_waking=3, expected=(rooms,)))) == 2
+    assert acts(decided(*nodes, min_awake=0, max_waking=1, expected=(rooms,))) == []
+    pod = WaitingPod("default/p", rooms.requests)
+    decision = decided(*nodes, pods=(pod,), min_awake=0, max_waking=2, expected=(rooms,))
+    assert acts(decision) == [("powerOn", "a")]
+    assert decision.ahead == frozenset()
+
+
+def test_nobody_is_curtailed_for_pods_that_are_only_expected() -> None:
+    room = WakeRoom(budgets={"a": ("rack",)}, extra_w={"a": 100.0}, left_w={"rack": 1000.0})
+    nodes = [node("a", SLEEPER, ready=False)]
+    pod = WaitingPod("default/p", Room(8.0, 1.0, 0.0, 1.0))
+    assert decided(*nodes, pods=(pod,), min_awake=0, wake_room=room).wanted == {"a"}
+    decision = decided(*nodes, min_awake=0, wake_room=room, expected=(expected(1),))
+    assert decision.wanted == frozenset()
+    assert acts(decision) == []

@@ -1,9 +1,10 @@
 """Random courses of a small cluster whose nodes sleep, with every fault that the decision must survive.
 
 A course is a world of its own: nodes that boot, fail to boot, come up by themselves or die while they are off; pods
-that a scheduler binds by a view that lags; and an operator that decides by `joulie.domain.sleep`, is killed between any
-two writes, cannot reach the API server for minutes, and whose clock jumps. After the faults the world goes on in peace
-until all that can run has run. Source: spec, power budgets, sleep and wake; issue 19, faults.
+that a scheduler binds by a view that lags; a forecast that is often wrong; and an operator that decides by
+`joulie.domain.sleep`, is killed between any two writes, cannot reach the API server for minutes, and whose clock jumps.
+After the faults the world goes on in peace until all that can run has run. Source: spec, power budgets, sleep and wake;
+issue 19, faults.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from joulie.domain.scheduling.labels import Requirement
 from joulie.domain.scheduling.node_rules import ANYWHERE, NodeRules, Term
 from joulie.domain.sleep.commands import Action, Command, Remembered, recalled, still_holds
 from joulie.domain.sleep.decide import decide
-from joulie.domain.sleep.snapshot import Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod
+from joulie.domain.sleep.snapshot import ExpectedPods, Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod
 from joulie.domain.sleep.states import Asleep, Awake, SleepState, Waking, mark_of, state_of
 from joulie_lab.adapters.executors import in_processes
 from joulie_lab.benchmarks.results import Figures
@@ -34,6 +35,7 @@ _BOOT_S = (30.0, 150.0)
 _SHUT_DOWN_S = (0.0, 90.0)
 _DEAF_S = (60.0, 900.0)
 _OUTAGE_S = 300.0
+_EXPECT_S = (60.0, 1800.0)
 _CHUNK = 50
 FULL_COURSES = 10_000
 SMALL_COURSES = 60
@@ -133,6 +135,9 @@ class Course:
         self._seen: list[list[SleepNode]] = []
         self._memory: dict[str, Remembered] = {}
         self._told_off: set[str] = set()
+        self._forecast_rng = np.random.default_rng([seed, 1])
+        self._forecast: tuple[ExpectedPods, ...] = ()
+        self._expect_until_s = 0.0
         self._api_down_until_s = 0.0
         self._kill_after: int | None = None
         self._faults: dict[str, int] = {}
@@ -317,7 +322,7 @@ class Course:
             for node in seen
         }
         waiting = tuple(WaitingPod(pod.name, pod.requests, _rules(pod)) for pod in self._pods if not pod.node)
-        decision = decide(SleepSnapshot(now_s, list(nodes.values()), waiting), self._settings)
+        decision = decide(SleepSnapshot(now_s, list(nodes.values()), waiting, self._expected()), self._settings)
         self._counts["unexplained"] += sum(not decision.waits.get(pod.name) for pod in waiting)
         before, after = (
             sum(isinstance(state, Waking) for state in states)
@@ -336,6 +341,16 @@ class Course:
             self._switch_again(now_s)
         except KilledError:
             self._memory, self._told_off = {}, set()  # a new leader knows what is marked
+
+    def _expected(self) -> tuple[ExpectedPods, ...]:
+        """A forecast that is right or wrong, as chance will have it."""
+        if self._now_s >= self._expect_until_s:
+            rng = self._forecast_rng
+            self._expect_until_s = self._now_s + float(rng.uniform(*_EXPECT_S))
+            soon, more = rng.integers(0, 4, 2)
+            gpus = float(rng.choice([0, 0, 4]))
+            self._forecast = (ExpectedPods(Room(4.0, 4.0, gpus, 1.0), ANYWHERE, int(soon), int(soon + more)),)
+        return self._forecast
 
     def _carry_out(self, command: Command, seen: SleepNode, state: SleepState) -> bool:
         """Check, mark, switch: killed between any two of them. Returns whether it was carried out."""

@@ -40,6 +40,7 @@ class SleepDecision:
         held: pods that wait because nodes sleep, are waking or did not wake; the others wait for kube-scheduler, or in
             vain.
         wanted: nodes that wake as soon as power budgets have made room for them. All of them fit if others give.
+        ahead: nodes that are awake or wake for pods that are only expected.
     """
 
     states: Mapping[str, SleepState]
@@ -47,6 +48,7 @@ class SleepDecision:
     waits: Mapping[str, str]
     held: frozenset[str] = frozenset()
     wanted: frozenset[str] = frozenset()
+    ahead: frozenset[str] = frozenset()
 
 
 class Remembered(NamedTuple):

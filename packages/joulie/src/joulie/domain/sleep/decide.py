@@ -1,9 +1,9 @@
 """Which nodes sleep and which wake: a pure decision about a snapshot of the cluster.
 
 `decide` goes through four steps. It advances the state of each node by what is seen of it. It gives pending pods room:
-on nodes that are awake or waking, else on one that is woken for them. It keeps as many nodes of each family awake as
-the administrator and the forecast ask for. And it cordons, of the nodes that are left, those that have been empty for
-long enough. Every pending pod gets the reason for which it waits.
+on nodes that are awake or waking, else on one that is woken for them; then it gives room to pods that are only
+expected. It keeps as many nodes of each family awake as the administrator asks for. And it cordons, of the nodes that
+are left, those that have been empty for long enough. Every pending pod gets the reason for which it waits.
 
 Commands are values. Whoever carries them out checks with `still_holds` that the node is as the decision saw it.
 """
@@ -16,7 +16,7 @@ from dataclasses import replace
 from joulie.domain.scheduling.node_rules import NodeRules
 from joulie.domain.scoring.energy import EnergyPolicy, marginal_cost_w_min
 from joulie.domain.sleep.commands import Action, Command, SleepDecision
-from joulie.domain.sleep.snapshot import Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod
+from joulie.domain.sleep.snapshot import ExpectedPods, Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod
 from joulie.domain.sleep.states import ANY_BOOT, Asleep, Awake, Cordoned, Failed, SleepState, Waking
 
 _POLICY = EnergyPolicy()
@@ -30,6 +30,8 @@ def decide(snapshot: SleepSnapshot, settings: SleepSettings) -> SleepDecision:
         decision.advance(node)
     for pod in snapshot.pods:
         decision.make_room(pod)
+    for expected in snapshot.expected:
+        decision.expect(expected)
     decision.keep_reserve()
     for node in sorted(snapshot.nodes, key=lambda one: (-one.base_w, one.name)):
         decision.cordon_idle(node)
@@ -43,7 +45,6 @@ class _Decision:
     def __init__(self, snapshot: SleepSnapshot, settings: SleepSettings) -> None:
         self._now_s, self._settings = snapshot.now_s, settings
         self._nodes = snapshot.nodes
-        self._forecast = snapshot.forecast
         self._states: dict[str, SleepState] = {}
         self._commands: list[Command] = []
         self._waits: dict[str, str] = {}
@@ -61,11 +62,17 @@ class _Decision:
         self._room = snapshot.wake_room
         self._left_w = dict(snapshot.wake_room.left_w)
         self._wanted: set[str] = set()
+        self._ahead: set[str] = set()
 
     def result(self) -> SleepDecision:
         """The decision."""
         return SleepDecision(
-            self._states, tuple(self._commands), self._waits, frozenset(self._held), frozenset(self._wanted)
+            self._states,
+            tuple(self._commands),
+            self._waits,
+            frozenset(self._held),
+            frozenset(self._wanted),
+            frozenset(self._ahead),
         )
 
     # ---- what is seen of a node
@@ -242,10 +249,13 @@ class _Decision:
     def _assign(self, pod: WaitingPod, node: SleepNode, told: str, *, held: bool = True) -> bool:
         if held:
             self._held.add(pod.name)
-        self._free[node.name] = self._free[node.name].less(pod.requests)
-        self._needed.add(node.name)
+        self._take(pod, node)
         self._waits[pod.name] = told.format(node.name)
         return True
+
+    def _take(self, pod: WaitingPod, node: SleepNode) -> None:
+        self._free[node.name] = self._free[node.name].less(pod.requests)
+        self._needed.add(node.name)
 
     def _cost_w_min(self, pod: WaitingPod, node: SleepNode) -> float:
         """Cost of the pod on a sleeping node, W min: that of SCORING=marginal."""
@@ -267,13 +277,46 @@ class _Decision:
             )
         )
 
+    # ---- the forecast
+
+    def expect(self, pods: ExpectedPods) -> None:
+        """Give pods room that are only expected: nodes are woken for those that come soon, and kept for the others."""
+        pod = WaitingPod("", pods.requests, pods.rules)
+        for index in range(pods.later):
+            node = self._room_ahead(pod, pods.soon if index < pods.soon else 0)
+            if node is None:
+                return
+            if node.name not in self._needed and node.jobs == 0:
+                self._ahead.add(node.name)
+            self._take(pod, node)
+
+    def _room_ahead(self, pod: WaitingPod, soon: int) -> SleepNode | None:
+        for kind in (Awake, Waking):
+            node = self._first(pod, kind)
+            if node is not None:
+                return node
+        reason = f"{soon or 'more'} pods with {pod.requests.cores:g} cores are expected"
+        node = self._first(pod, Cordoned)
+        if node is not None:
+            self._uncordon(node, reason)
+            return node
+        for node in self._cheapest_asleep(pod) if soon else ():
+            if self._fits(pod, node) and self._wake_ahead(node, reason):
+                return node
+        return None
+
+    def _wake_ahead(self, node: SleepNode, reason: str) -> bool:
+        """Wake a node for pods that are only expected: a slot is left for those that wait, and nobody is curtailed."""
+        if node.switchable and (self._n_waking >= self._settings.max_waking - 1 or not self._room.may_wake(node.name)):
+            return False
+        return self._wake(node, reason)
+
     # ---- the reserve
 
     def keep_reserve(self) -> None:
-        """Have as many nodes of each family awake or waking as the settings and the forecast ask for."""
+        """Have as many nodes of each family awake or waking as the settings ask for."""
         for node in self._nodes:
-            wanted = max(self._settings.min_awake, self._forecast.get(node.family, 0))
-            self._missing.setdefault(node.family, wanted)
+            self._missing.setdefault(node.family, self._settings.min_awake)
             state = self._states[node.name]
             if isinstance(state, Waking) or (isinstance(state, Awake) and node.ready):
                 self._missing[node.family] -= 1

@@ -124,6 +124,23 @@ class WaitingPod:
     duration_min: float = 60.0
 
 
+class ExpectedPods(NamedTuple):
+    """Pods alike that the forecast of demand expects.
+
+    Attributes:
+        requests: what each asks for.
+        rules: nodes that they may run on.
+        soon: number that comes in the time in which a node wakes: nodes are woken for them.
+        later: number that comes before a node that went to sleep now would have paid for waking, these included: nodes
+            are kept awake for them.
+    """
+
+    requests: Room
+    rules: NodeRules
+    soon: int
+    later: int
+
+
 @dataclass(frozen=True)
 class SleepSnapshot:
     """What a decision is made of.
@@ -132,12 +149,12 @@ class SleepSnapshot:
         now_s: s since the epoch.
         nodes: the managed nodes.
         pods: pods that wait for a node, in order of creation.
-        forecast: number of nodes of each family that demand is expected to need while a node wakes.
+        expected: pods that the forecast of demand expects.
         wake_room: room that power budgets have for nodes to wake.
     """
 
     now_s: float
     nodes: Sequence[SleepNode]
     pods: Sequence[WaitingPod] = ()
-    forecast: Mapping[str, int] = field(default_factory=dict)
+    expected: Sequence[ExpectedPods] = ()
     wake_room: WakeRoom = NO_BUDGETS

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from joulie.domain.sleep.demand import ForecastSettings
 from joulie.domain.sleep.snapshot import SleepSettings
 from joulie.settings import duration, group, integer, listed, number, path, text
 
@@ -73,16 +74,40 @@ class NodeSleepSettings:
             "SLEEP_MIN_AWAKE", "1", "Minimum number of nodes of each family of hardware that stay open.", minimum=0
         ),
     )
+    forecast: ForecastSettings = group(
+        ForecastSettings,
+        quantile=number(
+            "SLEEP_FORECAST_QUANTILE",
+            "0.5",
+            "Demand for which nodes stay awake, and wake before it comes: this quantile of what came at the same time "
+            "on earlier days. 0 forecasts nothing.",
+            minimum=0,
+            maximum=1,
+        ),
+        ahead_s=duration(
+            "SLEEP_FORECAST_AHEAD",
+            "5m",
+            "Time before demand at which a node is woken for it: what it takes to wake.",
+            minimum=1,
+        ),
+        keep_s=duration(
+            "SLEEP_FORECAST_KEEP",
+            "10m",
+            "Time before demand within which a node is not put to sleep; at least SLEEP_FORECAST_AHEAD.",
+            minimum=1,
+        ),
+    )
     sleep_switches: Path | None = path(
         "SLEEP_SWITCHES",
         None,
-        "File with power switches of nodes, from a Secret. Nodes in it with the annotation "
-        "joulie.io/power-switch=redfish are switched off while they sleep.",
+        "File with power switches of nodes, from a Secret. Nodes in it are switched off while they sleep if their "
+        "annotation joulie.io/power-switch names the kind of the switch: redfish, ipmi, wakeOnLan or command.",
     )
     sleep_standby_w: float = number(
         "SLEEP_STANDBY_WATTS",
         "50",
-        "What a node draws at most while it is switched off; PowerBudgets count it instead of its worst case.",
+        "What a node draws at most while it is switched off; PowerBudgets count it instead of its worst case. The "
+        "default is assumed, for BMC, power supplies and network cards in standby: measure yours at the PDU.",
         unit="W",
         minimum=0,
     )

@@ -33,6 +33,7 @@ from joulie.apps.operator.facts import boot_id, keep_node
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.operator.settings.sleep import SleepMode
+from joulie.apps.operator.sleep.demand import Demand
 from joulie.apps.operator.sleep.keep import Keep
 from joulie.apps.operator.sleep.metrics import SleepMetrics
 from joulie.apps.operator.sleep.nodes import Fleet, Seen, is_job, is_marked, see
@@ -43,7 +44,7 @@ from joulie.domain.hardware import Catalogue
 from joulie.domain.mode import Mode
 from joulie.domain.sleep.commands import Action, Command, Remembered, SleepDecision, still_holds
 from joulie.domain.sleep.decide import decide
-from joulie.domain.sleep.snapshot import SleepNode, SleepSnapshot
+from joulie.domain.sleep.snapshot import ExpectedPods, SleepNode, SleepSnapshot
 from joulie.domain.sleep.states import Asleep, Awake, SleepState, Waking, mark_of
 from joulie.program.leadership import NotLeadingError
 
@@ -69,12 +70,14 @@ class _Decided(NamedTuple):
         nodes: the nodes as they are, by name.
         real: what is to be done.
         observed: what would be done with the nodes that are only observed; None without any.
+        expected: pods that the forecast of demand expects.
     """
 
     fleet: Fleet
     nodes: Mapping[str, SleepNode]
     real: SleepDecision
     observed: SleepDecision | None
+    expected: tuple[ExpectedPods, ...]
 
 
 class NodeSleep:
@@ -118,6 +121,7 @@ class NodeSleep:
         self._wake_room = wake_room
         self._switched: Mapping[str, Switched] = {}
         self._volumes = LocalVolumes(client)
+        self._demand = Demand(client, settings)
         self._power = NodePower(switches, metrics, self._still_empty, may_write=may_write, now_s=now_s)
         # By UID of the node: another machine of the same name has another past.
         self._memory: dict[str, Remembered] = {}
@@ -164,6 +168,7 @@ class NodeSleep:
             self._switched = {}
             return
         await asyncio.to_thread(self._power.reload)
+        await self._demand.load(self._now_s())
         seen = see(self._view, self._volumes.all, self._now_s())
         # On a large cluster this takes a good part of a second, so it runs in a thread.
         room = self._wake_room([name for name, facts in seen.facts.items() if facts.sleep_mark])
@@ -176,6 +181,8 @@ class NodeSleep:
         else:
             self._virtual = self._imagined(decided.fleet, decided.observed)
         removable = await self._mark_removable(decided, seen.now_s)
+        if self._may_write():
+            await self._demand.save(seen.now_s)
         self._report(decided, removable)
 
     def _decide(self, seen: Seen, room: WakeRoom) -> _Decided:
@@ -183,14 +190,16 @@ class NodeSleep:
         settings = self._settings
         fleet = Fleet(seen, settings, self._catalogue, self._power.switches)
         nodes = fleet.as_they_are(self._memory)
-        pods = fleet.waiting if settings.sleep is SleepMode.ENFORCE else ()
-        real = decide(SleepSnapshot(seen.now_s, nodes, pods, wake_room=room), settings.sleeping)
+        enforced = settings.sleep is SleepMode.ENFORCE
+        expected = () if settings.sleep is SleepMode.OFF else self._demand.expected(seen.pods, seen.now_s)
+        pods, ahead = (fleet.waiting, expected) if enforced else ((), ())
+        real = decide(SleepSnapshot(seen.now_s, nodes, pods, ahead, room), settings.sleeping)
         observed = None
         if settings.sleep is not SleepMode.OFF and any(fleet.is_observed(node.name) for node in nodes):
             imagined = fleet.as_if_acting(self._virtual, nodes)
-            observed = decide(SleepSnapshot(seen.now_s, imagined, fleet.waiting), settings.sleeping)
+            observed = decide(SleepSnapshot(seen.now_s, imagined, fleet.waiting, expected), settings.sleeping)
         self._metrics.decide_seconds.observe(time.monotonic() - began_s)
-        return _Decided(fleet, {node.name: node for node in nodes}, real, observed)
+        return _Decided(fleet, {node.name: node for node in nodes}, real, observed, expected)
 
     # ---- nodes that are acted on
 
@@ -358,11 +367,14 @@ class NodeSleep:
     def _report(self, decided: _Decided, removable: int) -> None:
         fleet, real = decided.fleet, decided.real
         self._metrics.show(fleet.rules.values(), removable, len(real.held))
-        self._metrics.show_states(Mode.ENFORCE, (real.states[name] for name in fleet.acting))
+        self._metrics.show_forecast(self._demand.days, decided.expected)
+        self._metrics.show_states(Mode.ENFORCE, (real.states[name] for name in fleet.acting), len(real.ahead))
         observed: Iterable[SleepState] = ()
+        ahead = 0
         if decided.observed is not None:
+            ahead = sum(fleet.is_observed(name) for name in decided.observed.ahead)
             observed = (decided.observed.states[name] for name in fleet.facts if fleet.is_observed(name))
-        self._metrics.show_states(Mode.OBSERVE, observed)
+        self._metrics.show_states(Mode.OBSERVE, observed, ahead)
         self._tell_pods(real)
 
     def _tell_pods(self, decision: SleepDecision) -> None:

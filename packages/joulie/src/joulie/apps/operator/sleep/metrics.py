@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from joulie.apps.operator.sleep.keep import RULES, Keep
 from joulie.domain.mode import Mode
 from joulie.domain.sleep.commands import Command
+from joulie.domain.sleep.snapshot import ExpectedPods
 from joulie.domain.sleep.states import Asleep, Awake, Cordoned, Failed, SleepState, Waking
 
 _STATES = tuple(kind.__name__.lower() for kind in (Awake, Cordoned, Asleep, Waking, Failed))
@@ -68,6 +69,24 @@ class SleepMetrics:
             "joulie_operator_sleep_waiting_pods", "Pods that wait because nodes sleep.", registry=registry
         )
 
+        self._expected = Gauge(
+            "joulie_operator_sleep_expected_pods",
+            "Pods that the forecast of demand expects: those for which nodes wake (wake) or are kept awake (keep).",
+            ["within"],
+            registry=registry,
+        )
+        self._ahead = Gauge(
+            "joulie_operator_sleep_ahead_nodes",
+            "Nodes without pods that are awake or wake, or would be, for pods that are only expected.",
+            ["mode"],
+            registry=registry,
+        )
+        self._days = Gauge(
+            "joulie_operator_sleep_forecast_history_days",
+            "Time of the last four weeks that the forecast of demand has watched, days.",
+            registry=registry,
+        )
+
     def show(self, kept: Iterable[Keep | None], removable: int, held: int) -> None:
         """Show what keeps nodes awake, and who waits."""
         counts = Counts(kept)
@@ -76,8 +95,18 @@ class SleepMetrics:
         self._removable.set(removable)
         self._held.set(held)
 
-    def show_states(self, mode: Mode, states: Iterable[SleepState]) -> None:
-        """Show the states of the nodes that are acted on, or observed."""
+    def show_forecast(self, days: float, expected: Iterable[ExpectedPods]) -> None:
+        """Show what the forecast of demand knows and expects."""
+        self._days.set(days)
+        soon, later = 0, 0
+        for pods in expected:
+            soon, later = soon + pods.soon, later + pods.later
+        self._expected.labels("wake").set(soon)
+        self._expected.labels("keep").set(later)
+
+    def show_states(self, mode: Mode, states: Iterable[SleepState], ahead: int) -> None:
+        """Show the states of the nodes that are acted on, or observed, and how many are awake for expected pods."""
+        self._ahead.labels(mode.value).set(ahead)
         counts = Counts(type(state).__name__.lower() for state in states)
         for state in _STATES:
             self._nodes.labels(state, mode.value).set(counts[state])
@@ -90,6 +119,8 @@ class SleepMetrics:
         """Show no node: sleep is off, or this replica no longer leads."""
         self._nodes.clear()
         self._kept.clear()
+        self._ahead.clear()
+        self._expected.clear()
         self.switched_off.set(0)
         self._removable.set(0)
         self._held.set(0)
