@@ -16,6 +16,7 @@ from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.estimates import TYPICAL_IDLE_SHARE
 from joulie.domain.marginal import FullLoad, PodRequests, gpu_coefficient
 from joulie.domain.power_estimate import gpu_idle_w
+from joulie.domain.scheduling.node_rules import ANYWHERE
 from joulie.domain.scheduling.scores import (
     MAX_NODE_SCORE,
     NodeAmounts,
@@ -30,7 +31,8 @@ from joulie.domain.scoring.marginal_placement import Job, NodeOccupancy, cheapes
 from joulie.domain.scoring.occupancy import NO_PODS, LifeClass, Occupancy, PlacedPod
 from joulie.domain.sleep.commands import Action
 from joulie.domain.sleep.decide import decide
-from joulie.domain.sleep.snapshot import Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod
+from joulie.domain.sleep.demand import SLOT_S, DemandHistory, ForecastSettings
+from joulie.domain.sleep.snapshot import ExpectedPods, Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod
 from joulie.domain.sleep.states import Asleep, Awake, SleepState
 from joulie.domain.units import IntArray
 from joulie_lab.benchmarks.marginal_cluster import (
@@ -56,16 +58,43 @@ class _Event(IntEnum):
     END, READY, ARRIVAL, RETRY, LOOK, BIND = range(6)
 
 
-def play(plan: Plan, way: Way, pace: Pace = PRODUCT, settings: SleepSettings | None = None) -> Course:
-    """Run all jobs of a plan; at its start all nodes sleep but one of each kind."""
-    native = _Native(plan, way, pace, settings or SleepSettings())
+def play(
+    plan: Plan,
+    way: Way,
+    pace: Pace = PRODUCT,
+    settings: SleepSettings | None = None,
+    demand: DemandHistory | None = None,
+    forecast: ForecastSettings | None = None,
+) -> Course:
+    """Run all jobs of a plan; at its start all nodes sleep but one of each kind.
+
+    Args:
+        plan: what is run.
+        way: how nodes are chosen.
+        pace: how fast the parts act.
+        settings: settings of sleep; None for the defaults.
+        demand: what is known of demand before the run, which goes on learning; None for no forecast.
+        forecast: settings of the forecast; None for the defaults.
+    """
+    native = _Native(plan, way, pace, settings or SleepSettings(), demand, forecast or ForecastSettings())
     native.run()
     return native.course()
 
 
 class _Native:
-    def __init__(self, plan: Plan, way: Way, pace: Pace, settings: SleepSettings) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        way: Way,
+        pace: Pace,
+        settings: SleepSettings,
+        demand: DemandHistory | None,
+        forecast: ForecastSettings,
+    ) -> None:
         self._plan, self._way, self._pace, self._settings = plan, way, pace, settings
+        self._forecast, self._demand = forecast, demand
+        self._expected: tuple[ExpectedPods, ...] = ()
+        self._expected_at, self._n_arrived = (-1.0, 0), 0
         jobs, nodes, cluster = plan.jobs, plan.nodes, plan.cluster
         n_jobs, n_nodes = len(jobs), len(nodes)
         self._rng = np.random.default_rng([plan.seed, n_nodes])
@@ -118,7 +147,7 @@ class _Native:
                     self._ready[index] = True
                     self._changed.add(index)
                 case _Event.ARRIVAL:
-                    self._arrived(index)
+                    self._arrived(index, now_s)
                     self._schedule(now_s)
                 case _Event.RETRY:
                     self._active.append(index)
@@ -137,10 +166,14 @@ class _Native:
 
     # ---- kube-scheduler
 
-    def _arrived(self, job: int) -> None:
+    def _arrived(self, job: int, now_s: float) -> None:
         jobs = self._plan.jobs
         cores, gpus = float(jobs.cores[job]), float(jobs.gpus[job])
-        self._pending[job] = WaitingPod(str(job), Room(cores, GIB_PER_CORE * cores, gpus, 1.0))
+        requests = requests_of(cores, gpus)
+        self._pending[job] = WaitingPod(str(job), requests)
+        if self._demand is not None:
+            self._n_arrived += 1
+            self._demand.arrived(requests, ANYWHERE, now_s)
         self._active.append(job)
 
     def _schedule(self, now_s: float) -> None:
@@ -246,11 +279,19 @@ class _Native:
     # ---- the operator
 
     def _look(self, now_s: float) -> None:
-        if not (self._changed or self._pending or any(self._may_change(state, now_s) for state in self._states)):
+        before = self._expected
+        if self._demand is not None:
+            self._demand.watch(now_s)
+            # Nothing else changes what is expected.
+            at = now_s // SLOT_S, self._n_arrived
+            if at != self._expected_at:
+                self._expected_at, self._expected = at, self._demand.expected(now_s, self._forecast)
+        stays = self._expected == before and not (self._changed or self._pending)
+        if stays and not any(self._may_change(state, now_s) for state in self._states):
             return
         nodes = [self._as_seen(index) for index in range(len(self._names))]
         self._changed.clear()
-        decision = decide(SleepSnapshot(now_s, nodes, tuple(self._pending.values())), self._settings)
+        decision = decide(SleepSnapshot(now_s, nodes, tuple(self._pending.values()), self._expected), self._settings)
         self._states = [decision.states[name] for name in self._names]
         came = False
         index_of = {name: index for index, name in enumerate(self._names)}
@@ -304,6 +345,11 @@ class _Native:
             free=Room(free_cores, GIB_PER_CORE * free_cores, free_gpus, math.inf),
             base_w=float(self._base_w[index]),
         )
+
+
+def requests_of(cores: float, gpus: float) -> Room:
+    """What a job asks for."""
+    return Room(cores, GIB_PER_CORE * cores, gpus, 1.0)
 
 
 def _base_w(node: SimNode) -> float:

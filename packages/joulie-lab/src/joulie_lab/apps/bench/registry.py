@@ -26,6 +26,7 @@ SUMMARIES = {
     "native": "CPU time of native runs, and its growth with jobs and nodes",
     "replay": "replay of a recorded week of a plant with hidden differences: its error, its forecast, and its speed",
     "sleep": "what sleeping nodes do to pods in random courses of faults",
+    "sleep-forecast": "waits and energy of nodes that sleep on days that the forecast of demand has not seen",
     "marginal-cluster": "marginal placement with nodes that sleep, natively and on a real control plane, at equal work",
     "trials": "how often the interval of a trial holds the truth, under what disturbs trials",
     "holdout": "how often the live interval of a holdout holds the truth, and what is reported falsely",
@@ -36,7 +37,7 @@ SUMMARIES = {
 PAGES = (
     *("backtest", "capping", "deferral", "equal-work", "feeds", "fidelity", "limits", "live-limits"),
     *("live-trial", "lives", "marginal-cluster", "native", "openb", "openb-cluster", "operator-step", "owners"),
-    *("parity", "place", "power-estimate", "rack", "replay", "sleep", "traces", "trials"),
+    *("parity", "place", "power-estimate", "rack", "replay", "sleep", "sleep-forecast", "traces", "trials"),
 )
 """Benchmarks with a documentation page that is generated from their committed result."""
 

@@ -63,6 +63,7 @@ class _Decision:
         self._left_w = dict(snapshot.wake_room.left_w)
         self._wanted: set[str] = set()
         self._ahead: set[str] = set()
+        self._some_stay_on = not all(node.switchable for node in snapshot.nodes)
 
     def result(self) -> SleepDecision:
         """The decision."""
@@ -300,16 +301,21 @@ class _Decision:
         if node is not None:
             self._uncordon(node, reason)
             return node
-        for node in self._cheapest_asleep(pod) if soon else ():
+        # Sorting those that sleep takes long on a large cluster.
+        may_wake = soon and (self._has_slot_ahead() or self._some_stay_on)
+        for node in self._cheapest_asleep(pod) if may_wake else ():
             if self._fits(pod, node) and self._wake_ahead(node, reason):
                 return node
         return None
 
     def _wake_ahead(self, node: SleepNode, reason: str) -> bool:
         """Wake a node for pods that are only expected: a slot is left for those that wait, and nobody is curtailed."""
-        if node.switchable and (self._n_waking >= self._settings.max_waking - 1 or not self._room.may_wake(node.name)):
+        if node.switchable and not (self._has_slot_ahead() and self._room.may_wake(node.name)):
             return False
         return self._wake(node, reason)
+
+    def _has_slot_ahead(self) -> bool:
+        return self._n_waking < self._settings.max_waking - 1
 
     # ---- the reserve
 
