@@ -95,10 +95,16 @@ class FromFile:
             await switches.aclose()
 
 
+def bmc(emulator, password):
+    # OpenIPMI's simulator is one of those that do not tell.
+    return {
+        "ipmi": f"127.0.0.1:{emulator.port}", "username": ipmi_user.USER, "password": password, "cipherSuite": 3,
+    }  # fmt: skip
+
+
 class OverIpmi(FromFile):
     def __init__(self, emulator, folder):
-        entry = {"ipmi": f"127.0.0.1:{emulator.port}", "username": ipmi_user.USER, "password": ipmi_user.PASSWORD}
-        super().__init__(folder, entry)
+        super().__init__(folder, bmc(emulator, ipmi_user.PASSWORD))
 
     @asynccontextmanager
     async def switch(self):
@@ -349,14 +355,13 @@ def told(switch, *calls):
 
 def test_a_wrong_password_of_a_bmc_is_an_error_without_it(ipmi, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(ipmi.programs), prepend=os.pathsep)
-    entry = {"ipmi": f"127.0.0.1:{ipmi.port}", "username": ipmi_user.USER, "password": "wrong-and-hidden"}
 
     async def body(switch):
         with pytest.raises(PowerSwitchError, match="ipmitool status: exit status 1") as raised:
             await switch.state()
         assert "hidden" not in str(raised.value) + repr(switch)
 
-    play(FromFile(tmp_path, entry), body)
+    play(FromFile(tmp_path, bmc(ipmi, "wrong-and-hidden")), body)
 
 
 def test_a_command_that_fails_says_so_without_its_secrets_and_knows_no_other(tmp_path, monkeypatch):

@@ -59,6 +59,7 @@ class _Switch(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     password: str | None = None
     broadcast: _Text = "255.255.255.255"
     env: dict[str, str] = {}
+    cipher_suite: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
     force_off: bool = False
 
     @property
@@ -125,8 +126,8 @@ class SwitchFile:
         match kind:
             case SwitchKind.REDFISH if switch.redfish is not None:
                 made = self._redfish(node, switch.redfish, username, password)
-            case SwitchKind.IPMI if switch.ipmi is not None:
-                made = self._ipmi(node, switch.ipmi, username, password)
+            case SwitchKind.IPMI:
+                made = self._ipmi(node, switch, username, password)
             case SwitchKind.WAKE_ON_LAN if switch.wake_on_lan is not None and switch.command is not None:
                 command = CommandSwitch(Program(switch.command, switch.env))
                 made = WakeOnLanSwitch(self._mac(node, switch.wake_on_lan), switch.broadcast, command)
@@ -144,9 +145,9 @@ class SwitchFile:
             raise SwitchFileError(f"{self._path}: {node}: an https URL without a user is expected")
         return RedfishSwitch(address, username, password, self._http)
 
-    def _ipmi(self, node: str, address: str, username: str, password: str) -> IpmiSwitch:
+    def _ipmi(self, node: str, switch: _Switch, username: str, password: str) -> IpmiSwitch:
         try:
-            url = urlsplit(f"//{address}")
+            url = urlsplit(f"//{switch.ipmi}")
             host, port = url.hostname, url.port or IPMI_PORT
         except ValueError:
             host, port = None, 0
@@ -155,7 +156,7 @@ class SwitchFile:
             raise SwitchFileError(f"{self._path}: {node}: ipmi: a host name or address is expected")
         if shutil.which(IPMITOOL) is None:
             raise SwitchFileError(f"{self._path}: {node}: ipmi: {IPMITOOL} is not in PATH")
-        return IpmiSwitch.of(host, port, username, password)
+        return IpmiSwitch.of(host, port, username, password, switch.cipher_suite)
 
     def _mac(self, node: str, text: str) -> bytes:
         try:

@@ -175,10 +175,14 @@ class IpmiSwitch:
     program: Program
 
     @classmethod
-    def of(cls, host: str, port: int, username: str, password: str) -> IpmiSwitch:
-        """The switch of a BMC. A user of level OPERATOR may control power, and no more."""
+    def of(cls, host: str, port: int, username: str, password: str, cipher_suite: int | None = None) -> IpmiSwitch:
+        """The switch of a BMC. A user of level OPERATOR may control power, and no more.
+
+        Without a cipher suite the BMC is asked for its own, which some do not tell.
+        """
         argv = (IPMITOOL, "-I", "lanplus", "-H", host, "-p", str(port), "-U", username, "-L", "OPERATOR", "-E")
-        return cls(Program((*argv, "-N", "2", "-R", "2", "chassis", "power"), {"IPMI_PASSWORD": password}))
+        suite = () if cipher_suite is None else ("-C", str(cipher_suite))
+        return cls(Program((*argv, *suite, "-N", "2", "-R", "2", "chassis", "power"), {"IPMI_PASSWORD": password}))
 
     async def state(self) -> PowerState:
         """Whether the machine has power."""
