@@ -162,6 +162,18 @@ def native_blocks(n_nodes: int, seed: int) -> Blocks:
     return Blocks([node.family for node in plant.nodes], energy_j, work)
 
 
+class NativeRun(NamedTuple):
+    """A native run, for a worker."""
+
+    nodes: int
+    seed: int
+
+
+def native_run(work: NativeRun) -> tuple[int, Blocks]:
+    """The run, with its seed."""
+    return work.seed, native_blocks(work.nodes, work.seed)
+
+
 # ---- the process
 
 
@@ -340,6 +352,20 @@ def process_trials(process: Process, effect: float, disturbances: Sequence[Distu
     """Coverage of trials drawn from the process."""
     runs = (played(process, disturbances, np.random.default_rng([seed, number])) for number in range(trials))
     return judged(runs, effect)
+
+
+class SettingRun(NamedTuple):
+    """Trials of one setting, for a worker."""
+
+    process: Process
+    name: str
+    trials: int
+    seed: int
+
+
+def setting_run(work: SettingRun) -> tuple[str, Judged]:
+    """Their coverage, with the name of the setting."""
+    return work.name, process_trials(work.process, *settings()[work.name], work.trials, work.seed)
 
 
 class Judged(NamedTuple):

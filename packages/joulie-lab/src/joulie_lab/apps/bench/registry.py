@@ -35,7 +35,7 @@ SUMMARIES = {
 }
 """What each benchmark measures, by name."""
 PAGES = (
-    *("backtest", "capping", "deferral", "equal-work", "feeds", "fidelity", "limits", "live-limits"),
+    *("backtest", "capping", "deferral", "equal-work", "feeds", "fidelity", "holdout", "limits", "live-limits"),
     *("live-trial", "lives", "marginal-cluster", "native", "openb", "openb-cluster", "operator-step", "owners"),
     *("parity", "place", "power-estimate", "rack", "replay", "sleep", "sleep-forecast", "traces", "trials"),
 )

@@ -6,8 +6,11 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import click
 import numpy as np
 
+from joulie.program.errors import UserError
+from joulie_lab.adapters.executors import ExecutorError
 from joulie_lab.apps.bench.figures import panels
 from joulie_lab.apps.bench.report import Page, Report, Table
 from joulie_lab.apps.bench.run import benchmark, tell
@@ -16,15 +19,18 @@ from joulie_lab.benchmarks.trials import (
     FULL,
     SMALL,
     Coverage,
+    NativeRun,
+    SettingRun,
     TrialsResult,
     deviation,
     fitted,
     judged,
-    native_blocks,
+    native_run,
     played,
-    process_trials,
+    setting_run,
     settings,
 )
+from joulie_lab.program.parallel import Executor, executed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,18 +83,27 @@ PAGE = Page(TrialsResult, "experiments/trials.md", _page, {"img/trials.png": fig
 
 
 @benchmark("trials", REPORT)
-def trials(*, small: bool) -> TrialsResult:
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of processes.  [default: all cores]")
+@click.option(
+    "--executor", metavar="local|dask[://HOST:PORT]", default="local", show_default=True, help="Where to run."
+)
+def trials(*, small: bool, jobs: int | None, executor: str) -> TrialsResult:
     """Fit the process to native runs, and count how often intervals hold the truth."""
-    plan = SMALL if small else FULL
-    tell(f"{plan.fitted} native runs to fit to")
-    process = fitted([native_blocks(plan.nodes, _FITTED_SEED + number) for number in range(plan.fitted)])
-    tell(f"{plan.native} native runs to judge by")
-    runs = [native_blocks(plan.nodes, _JUDGED_SEED + number) for number in range(plan.native)]
-    native = {f"{effect:.0%}": judged(runs, effect) for effect in EFFECTS}
-    found = {}
-    for name, (effect, disturbances) in settings().items():
-        tell(f"{plan.trials} trials: {name}")
-        found[name] = process_trials(process, effect, disturbances, plan.trials, _TRIALS_SEED)
+    plan, where = SMALL if small else FULL, Executor.parse(executor, jobs)
+    try:
+        tell(f"{plan.fitted} native runs to fit to, {plan.native} to judge by")
+        seeds = [_FITTED_SEED + number for number in range(plan.fitted)]
+        seeds += [_JUDGED_SEED + number for number in range(plan.native)]
+        by_seed = dict(executed(native_run, [NativeRun(plan.nodes, seed) for seed in seeds], where))
+        process = fitted([by_seed[seed] for seed in seeds[: plan.fitted]])
+        runs = [by_seed[seed] for seed in seeds[plan.fitted :]]
+        native = {f"{effect:.0%}": judged(runs, effect) for effect in EFFECTS}
+        tell(f"{plan.trials} trials in each of {len(settings())} settings")
+        work = [SettingRun(process, name, plan.trials, _TRIALS_SEED) for name in settings()]
+        by_name = dict(executed(setting_run, work, where))
+        found = {name: by_name[name] for name in settings()}
+    except ExecutorError as error:
+        raise UserError(str(error)) from error
     alike = [played(process, (), np.random.default_rng([_TRIALS_SEED, number])) for number in range(10 * plan.native)]
     return TrialsResult(
         {name: one.per_work for name, one in found.items()},

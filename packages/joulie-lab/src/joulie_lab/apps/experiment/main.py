@@ -94,6 +94,13 @@ def schema() -> None:
 @_SETS
 @click.option("--out", type=_PATH, help="Folder for the artefacts.  [default: NAME-native or NAME-control-plane]")
 @click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel native runs.  [default: one per core]")
+@click.option(
+    "--executor",
+    metavar="local|dask[://HOST:PORT]",
+    default="local",
+    show_default=True,
+    help="Where to run natively.",
+)
 @click.option("--fresh", is_flag=True, help="Remove the runs that are in the folder.")
 @_OUTPUT
 def run(
@@ -106,6 +113,7 @@ def run(
     sets: tuple[str, ...],
     out: Path | None,
     jobs: int | None,
+    executor: str,
     fresh: bool,
     output: str,
 ) -> None:
@@ -117,6 +125,8 @@ def run(
     """
     from joulie_lab.apps.experiment.artefacts import ArtefactError, Artefacts
 
+    if executor != "local" and place == CONTROL_PLANE:
+        raise UserError("--executor: a control plane runs on this machine; it belongs to --on native")
     if time_scale is not None and place == NATIVE:
         raise UserError("--time-scale: native runs do not follow the clock; it belongs to --on control-plane")
     loaded = _load(scenario, sets, seeds)
@@ -126,7 +136,7 @@ def run(
         time_scale = _pace(loaded, time_scale)
     artefacts = Artefacts(out or Path(f"{loaded.name}-{place}"))
     try:
-        finish(loaded, keys, artefacts, time_scale=time_scale, jobs=jobs, fresh=fresh)
+        finish(loaded, keys, artefacts, time_scale=time_scale, jobs=jobs, executor=executor, fresh=fresh)
         _report(artefacts)
         _tell(artefacts, output)
         invalid = artefacts.invalid()
@@ -262,6 +272,7 @@ def finish(
     *,
     time_scale: float | None = None,
     jobs: int | None = None,
+    executor: str = "local",
     fresh: bool = False,
 ) -> None:
     """Execute the runs that are missing in the folder.
@@ -272,6 +283,7 @@ def finish(
         artefacts: folder of finished runs.
         time_scale: simulated seconds per wall second on a control plane; None to run natively.
         jobs: number of parallel native runs; None for one per core.
+        executor: where native runs are executed: local, dask or dask://HOST:PORT.
         fresh: whether to remove the runs that are in the folder.
 
     Raises:
@@ -279,6 +291,7 @@ def finish(
         ArtefactError: the folder cannot be used.
     """
     from joulie_lab.apps.experiment.runs import on_control_plane, play_native
+    from joulie_lab.program.parallel import Executor
     from joulie_lab.simulation.cooling_plant import CoolingPlantError
 
     artefacts.begin(loaded, NATIVE if time_scale is None else CONTROL_PLANE, time_scale, fresh=fresh)
@@ -287,7 +300,7 @@ def finish(
     if len(missing) < len(keys):
         click.echo(f"{len(keys) - len(missing)} of {len(keys)} runs are kept in {artefacts.folder}", err=True)
     if time_scale is None:
-        runs = play_native(loaded, missing, jobs)
+        runs = play_native(loaded, missing, Executor.parse(executor, jobs))
     else:
         runs = on_control_plane(loaded, missing, time_scale, artefacts.folder)
     try:

@@ -12,38 +12,37 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from joulie.domain.units import SECONDS_PER_HOUR, WATTS_PER_KW
 from joulie.program.errors import UserError
-from joulie_lab.adapters.executors import ExecutorError, in_processes
+from joulie_lab.adapters.executors import ExecutorError
 from joulie_lab.apps.experiment.artefacts import FinishedRun, Provenance
 from joulie_lab.apps.experiment.jobs import trace_jobs
 from joulie_lab.apps.experiment.native import NativeWork, play
-from joulie_lab.program.parallel import usable_cores
+from joulie_lab.program.parallel import Executor, executed
 from joulie_lab.program.progress import shown
 from joulie_lab.simulation.experiment.plan import RunKey
 from joulie_lab.simulation.experiment.scenario import Experiment
 
 
 def play_native(
-    experiment: Experiment, keys: Sequence[RunKey], n_workers: int | None
+    experiment: Experiment, keys: Sequence[RunKey], executor: Executor
 ) -> Generator[FinishedRun, None, None]:
     """Execute native runs in parallel, and yield them as they finish.
 
     Args:
         experiment: the experiment.
         keys: runs to execute.
-        n_workers: number of parallel runs; None for one per core.
+        executor: where. Workers elsewhere read traces and files by the same paths.
 
     Raises:
-        UserError: a worker was lost.
+        UserError: a worker was lost, or Dask does not answer.
         ValueError: a run failed; the message says why.
     """
     if not keys:
         return
-    at_once = n_workers or usable_cores()
     text = experiment.model_dump_json(exclude_defaults=True)
     work = [NativeWork(text, key) for key in keys]
     try:
-        with closing(in_processes(play, work, at_once)) as runs:
-            yield from shown(runs, len(keys), f"runs, {at_once} at a time", _described)
+        with closing(executed(play, work, executor)) as runs:
+            yield from shown(runs, len(keys), f"runs, {executor.n_workers} at a time", _described)
     except ExecutorError as error:
         raise UserError(str(error)) from error
 

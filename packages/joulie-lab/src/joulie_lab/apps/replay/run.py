@@ -18,10 +18,10 @@ from joulie import __version__
 from joulie.adapters.recording_files import RecordingFiles
 from joulie.domain.units import SECONDS_PER_HOUR, FloatArray, IntArray
 from joulie.program.errors import UserError
-from joulie_lab.adapters.executors import ExecutorError, in_processes, on_dask
+from joulie_lab.adapters.executors import ExecutorError
 from joulie_lab.apps.experiment.settings import build_control
 from joulie_lab.apps.replay.reading import mean_use, steps_per_hour
-from joulie_lab.program.parallel import Executor
+from joulie_lab.program.parallel import Executor, executed
 from joulie_lab.program.progress import shown
 from joulie_lab.simulation.experiment.scenario import ControlTimes, Variant
 from joulie_lab.simulation.native.nodes import SimNode
@@ -294,12 +294,8 @@ def _played(work: Sequence[Work], executor: Executor) -> Generator[tuple[Result,
     Raises:
         UserError: a run failed, or the executor did.
     """
-    if executor.dask:
-        runs = on_dask(play, work, executor.address, executor.n_workers)
-    else:
-        runs = in_processes(play, work, executor.n_workers)
     try:
-        with closing(runs):
+        with closing(executed(play, work, executor)) as runs:
             yield from shown(runs, len(work), f"runs, {executor.n_workers} at a time", _described)
     except ExecutorError as error:
         raise UserError(str(error)) from error
