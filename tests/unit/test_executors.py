@@ -50,7 +50,7 @@ def dask():
 
 @pytest.mark.slow
 def test_native_runs_of_experiments_and_courses_of_trials_are_the_same_on_dask_workers(dask):
-    experiment = load_experiment("quick").model_copy(update={"seeds": (1,)})
+    experiment = load_experiment("quick").model_copy(update={"seeds": (1,), "hours": 0.2, "drain_hours": 0.5})
     work = [NativeWork(experiment.model_dump_json(exclude_defaults=True), key) for key in run_keys(experiment)[:1]]
     trials = [SettingRun(Process({"cpu": Family(6, 2e6, 1.2, 3e5, 1e6, 0.5, 0.6)}, 0.4), "0%, silent meters", 2, 7)]
     there = Executor.parse(f"dask://{dask}", 2)
