@@ -94,17 +94,17 @@ def site(plane: LocalControlPlane) -> Site:
     energy = {"METRICS_ADDR": accounting, "METRICS_TLS": "false", "PROMETHEUS_ADDRESS": "none",
               "LEDGER_URL": f"sqlite:///{folder / 'ledger.db'}"}  # fmt: skip
     loop._start("accounting", "accounting", "joulie-accounting", f"http://{accounting}", energy)
+    # The chart's own APIService, behind a Service that leads to this machine.
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "joulie-web", "namespace": NAMESPACE},
+               "spec": {"type": "ExternalName", "externalName": "localhost"}}  # fmt: skip
+    registered = next(item for item in loop._rendered if item["kind"] == "APIService")
+    plane.kubectl("apply", "-f", "-", input="\n---\n".join(map(json.dumps, (service, registered))))
     environment = {
         "WEB_ADDR": pages, "METRICS_ADDR": probes, "POD_NAMESPACE": NAMESPACE, "SHUTDOWN_DELAY": "0s",
         "AGGREGATED_API_ADDR": api, "ACCOUNTING_URL": f"http://{accounting}",
         "ACCOUNTING_TOKEN_FILE": str(folder / "web-token"),
     }  # fmt: skip
     loop._start("web", "web", "joulie-web", f"http://{probes}", environment)
-    # The chart's own APIService, behind a Service that leads to this machine.
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "joulie-web", "namespace": NAMESPACE},
-               "spec": {"type": "ExternalName", "externalName": "localhost"}}  # fmt: skip
-    registered = next(item for item in loop._rendered if item["kind"] == "APIService")
-    plane.kubectl("apply", "-f", "-", input="\n---\n".join(map(json.dumps, (service, registered))))
     site = Site(plane, f"https://{pages}", f"https://{api}")
     with site.client(site.token("admin", TENANTS[0])) as admin:
 

@@ -187,13 +187,14 @@ class ApiServer:
 def test_a_rotated_authority_replaces_the_one_before_and_the_certificate_is_registered_again(
     site, stage, tmp_path, monkeypatch
 ):
-    client = ApiServer({})
+    client, delays_s = ApiServer({}), []
     steps = asyncio.Queue()
 
     async def main():
         stop, paused = asyncio.Event(), asyncio.Queue()
 
-        async def pause(_stop):
+        async def pause(_stop, delay_s):
+            delays_s.append(delay_s)
             paused.put_nowait(None)
             await steps.get()
 
@@ -223,7 +224,8 @@ def test_a_rotated_authority_replaces_the_one_before_and_the_certificate_is_regi
         await paused.get()
         answers = [
             await after(),  # the API server says nothing yet
-            await after(data=config(site.authority), service={"group": "energy.joulie.io"}),
+            await after(data=config(site.authority)),  # there is no APIService yet
+            await after(service={"group": "energy.joulie.io"}),
             await after(data={}, service={}),  # it says nothing any more, and the APIService was made again
             await after(data=config(site.other)),
         ]
@@ -232,7 +234,9 @@ def test_a_rotated_authority_replaces_the_one_before_and_the_certificate_is_regi
         await running
         return answers
 
-    assert asyncio.run(main()) == [[None, None], [200, None], [200, None], [None, 200]]
+    assert asyncio.run(main()) == [[None, None], [200, None], [200, None], [200, None], [None, 200]]
+    # What fails is tried again soon: the APIService may be made after the program has started.
+    assert delays_s == [5.0, 5.0, 5.0, 60.0, 60.0, 60.0]
     bundles = [json.dumps(body) for body in client.patched]
     assert len(bundles) == 2
     assert len(set(bundles)) == 1

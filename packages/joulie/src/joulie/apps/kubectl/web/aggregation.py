@@ -24,6 +24,8 @@ from joulie.program.http import AsgiApp, Server, TlsFiles
 
 CHECK_S = 60.0
 """Interval at which authority and registration are checked, s: authorities are rotated, APIServices made again."""
+_RETRY_S = 5.0
+"""The same interval after a failure, s."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,14 +66,14 @@ class Aggregation:
         while not stop.is_set():
             proxy = await self._known(proxy)
             if proxy is None:
-                await _pause(stop)
+                await _pause(stop, _RETRY_S if self._problem else CHECK_S)
                 continue
             self._authority.write_text(proxy.authority, encoding="utf-8")
             async with Server(self._app_of(proxy), self._address, tls=self._files, stop=stop):
                 known = proxy
                 while not stop.is_set() and proxy == known:
                     await self._register()
-                    await _pause(stop)
+                    await _pause(stop, _RETRY_S if self._problem else CHECK_S)
                     proxy = await self._known(known)
 
     async def _known(self, before: FrontProxy | None) -> FrontProxy | None:
@@ -106,6 +108,6 @@ class Aggregation:
             _log.warning("aggregated API not served as it should be, retrying", extra={"problem": self._problem})
 
 
-async def _pause(stop: asyncio.Event) -> None:
+async def _pause(stop: asyncio.Event, delay_s: float) -> None:
     with suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), CHECK_S)
+        await asyncio.wait_for(stop.wait(), delay_s)
