@@ -41,6 +41,10 @@ class BudgetRoom(NamedTuple):
     room_w: float
     updated_s: float
 
+    def counts(self, now_s: float) -> bool:
+        """Whether it is recent enough to hold pods back."""
+        return abs(now_s - self.updated_s) <= STATUS_STALE_S
+
 
 class BoundPod(NamedTuple):
     """A pod on a node.
@@ -223,7 +227,7 @@ class PowerRoom:
             _, _, key, pod = heapq.heappop(self._settles)
             if self._young.get(key) is pod:
                 self._settle(key)
-        rooms = {name: one.room_w for name, one in self._budgets.items() if self.counts(name, now_s)}
+        rooms = {name: one for name, one in self._budgets.items() if one.counts(now_s)}
         if not rooms or not self.ready:
             self._see(None, slots, now_s)
             return None
@@ -236,14 +240,15 @@ class PowerRoom:
         young_w = np.where(critical, nodes.young_full_w + nodes.young_standard_w, 0)
         # What they will draw, should a pod need it at full power.
         drawn_w = drawn_w + np.where(critical, 0, nodes.young_standard_w)
+        room_w = np.array([*(rooms[name].room_w for name in names), math.inf])
+        told_s = np.array([*(rooms[name].updated_s - LAG_S for name in names), math.inf])
         of_node = ground.of_node
-        room_w = np.array([*(rooms[name] for name in names), math.inf])
-        told_s = np.array([*(self._budgets[name].updated_s - LAG_S for name in names), math.inf])
+        young = np.flatnonzero(young_w)
+        _take(room_w, of_node[young], young_w[young])
         # A node that is critical since a status was written is one that gives, for that status.
-        untold = critical[:, np.newaxis] & (told_s[of_node] <= nodes.since_s[:, np.newaxis])
-        gave_w = np.maximum(drawn_w - floor_w, 0.0)
-        lost_w = young_w[:, np.newaxis] + np.where(untold, gave_w[:, np.newaxis], 0.0)
-        room_w -= np.bincount(of_node.ravel(), weights=lost_w.ravel(), minlength=len(room_w))
+        late = np.flatnonzero(critical & (nodes.since_s >= told_s.min()))
+        untold = np.where(told_s[of_node[late]] <= nodes.since_s[late, np.newaxis], of_node[late], len(names))
+        _take(room_w, untold, np.maximum(drawn_w[late] - floor_w[late], 0.0))
         return PowerView(ground, room_w, critical, drawn_w, floor_w, self.in_flight, now_s)
 
     def _see(self, ground: Ground | None, slots: Mapping[str, int], now_s: float) -> None:
@@ -265,13 +270,9 @@ class PowerRoom:
             self.in_flight.became_critical(np.flatnonzero(newly), ground, now_s)
         self._critical = ground.roster, critical
 
-    def counts(self, name: str, now_s: float) -> bool:
-        """Whether a budget's status is recent enough to hold pods back."""
-        return abs(now_s - self._budgets[name].updated_s) <= STATUS_STALE_S
-
     def tally(self, now_s: float) -> tuple[int, int]:
         """Number of budgets that count, and of those whose status is old."""
-        recent = sum(self.counts(name, now_s) for name in self._budgets)
+        recent = sum(one.counts(now_s) for one in self._budgets.values())
         return recent, len(self._budgets) - recent
 
     def _ground_of(self, names: tuple[str, ...], slots: Mapping[str, int], n_slots: int, of: object) -> Ground:
@@ -306,3 +307,9 @@ class PowerRoom:
             self._nodes.add(pod.node, young_full_w=watts)
         else:
             self._nodes.add(pod.node, young_standard_w=watts)
+
+
+def _take(room_w: FloatArray, of_node: IntArray, watts: FloatArray | IntArray) -> None:
+    """Take from each budget what its nodes have lost; `of_node` has the budgets of each of these nodes."""
+    weights = np.repeat(watts, of_node.shape[1])
+    room_w -= np.bincount(of_node.ravel(), weights=weights, minlength=len(room_w))
