@@ -14,7 +14,7 @@ NODE_HOSTS := --allow-hosts=127.0.0.1,::1,localhost,10.87.0.0/24,10.88.0.0/24
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo control-plane test node coverage lint docs reference compiled unit property bench browser images version release-check clean
+.PHONY: help setup demo control-plane test node autoscalers coverage lint docs reference compiled unit property bench browser images version release-check clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -71,6 +71,9 @@ test: setup browser lint docs control-plane compiled ## everything that CI runs
 # NODE_OPTIONS=--if-possible succeeds where the machine cannot run a node.
 node: setup control-plane ## the chart's pods on a real kubelet with a modelled machine; needs root and Debian, minutes
 	$(BIN)/python -m joulie_lab.control_plane.node $(NODE_OPTIONS) $(BIN)/pytest tests/node -p no:cacheprovider $(NODE_HOSTS) $(NODE_ARGS)
+
+autoscalers: setup control-plane ## side by side with Karpenter, which is built first: minutes
+	JOULIE_TEST_AUTOSCALERS=1 $(BIN)/pytest tests/control_plane/test_autoscaler_karpenter.py
 
 # Programs that tests of a control plane start are not measured: it would slow them down several times.
 coverage: setup compiled ## lines and branches that the tests reach which need neither control plane nor browser

@@ -26,6 +26,14 @@ from support.prometheus_server import PrometheusServer
 
 StartControlPlane = Callable[..., LocalControlPlane]
 
+AUTOSCALERS_VARIABLE = "JOULIE_TEST_AUTOSCALERS"
+collect_ignore_glob = [] if AUTOSCALERS_VARIABLE in os.environ else ["test_autoscaler_*.py"]
+
+
+def pytest_report_header() -> str | None:
+    """Say what is left out: programs that no other test needs take minutes to build."""
+    return "left out: tests of autoscalers; `make autoscalers` runs them" if collect_ignore_glob else None
+
 
 def _tell(line: str) -> None:
     sys.stderr.write(f"{line}\n")

@@ -27,6 +27,9 @@ _FLAGS = ("-trimpath", "-mod=readonly", "-v")
 _SMALLER = "-s -w"
 _STAGE_FOLDERS = ("node/fast", "node/heartbeat-with-lease", "pod/fast")
 
+_BUILT_AS = {"etcd": "server", "karpenter": "kwok"}
+"""What Go calls a program: after the last folder of its package."""
+
 _REPORT_EVERY_S = 10.0
 _OUTPUT_LINES = 20
 
@@ -49,8 +52,8 @@ def build_tool(tool: Tool, target: Path, root: Path, report: Report) -> None:
     symbols = [f"-X {symbol}={value}" for symbol, value in tool.version_symbols]
     command = [str(go), "build", *_FLAGS, "-ldflags", " ".join([_SMALLER, *symbols]), "-o", f"{target}/", "tool"]
     _run_reporting(tool, command, module_folder, report)
-    if tool.name == "etcd":
-        (target / "server").rename(target / "etcd")  # Go names it after the module's last folder
+    if tool.name in _BUILT_AS:
+        (target / _BUILT_AS[tool.name]).rename(target / tool.name)
     if tool.name == "kwok":
         _copy_stages(go, module_folder, target / STAGES)
 
