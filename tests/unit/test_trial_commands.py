@@ -176,7 +176,12 @@ def test_the_plan_says_how_many_pairs_a_saving_needs(joulie, tmp_path):
     assert found["both_arms"] == 0.0
     smaller = json.loads(joulie(*plan, "--saving", "2", "-o", "json")[1])
     assert smaller["pairs"] > 12
-    assert "pairs of blocks" in joulie(*plan)[1]
+    said = joulie(*plan)[1]
+    assert "pairs of blocks" in said
+    assert "A washout of 10 min (washoutMinutes) leaves" in said
+    follows = json.loads(joulie("trial", "plan", folder, "--block", "1h", "--washout", "auto", "-o", "json")[1])
+    assert 0.0 <= follows["still_running"] <= 0.1 or follows["washout_s"] == 1800.0
+    assert found["still_running"] > follows["still_running"]
     status, _, err = joulie("trial", "plan", folder)
     assert (status, "the recording has 28 h; with these blocks 168 h are needed" in err) == (2, True)
 

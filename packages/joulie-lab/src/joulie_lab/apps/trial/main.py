@@ -14,7 +14,7 @@ from joulie.adapters.kubernetes.power_trials import protocol_of
 from joulie.adapters.kubernetes.resources import POWER_TRIALS
 from joulie.apps.kubectl.options import cluster_options, output_option, run_with_client
 from joulie.domain.durations import duration_s
-from joulie.domain.quantities import SECONDS_PER_HOUR
+from joulie.domain.quantities import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from joulie.program.documents import print_document
 from joulie.program.errors import UserError
 from joulie.program.numbers import FiniteRange
@@ -38,7 +38,13 @@ def trial() -> None:
 @_recording
 @click.option("--saving", type=FiniteRange(0.1, 50.0), default=5.0, show_default=True, help="To be seen, %.")
 @click.option("--block", default="6h", show_default=True, help="Length of a block.")
-@click.option("--washout", default="1h", show_default=True, help="Beginning of each block that is not measured.")
+@click.option(
+    "--washout",
+    default="1h",
+    show_default=True,
+    help="Beginning of each block that is not measured; auto: until 10 % of the work that ran at a switch still runs,"
+    " at most half of the block.",
+)
 @output_option
 def plan_command(recording: Path, saving: float, block: str, washout: str, output: str) -> None:
     """How many pairs of blocks a saving needs, from a RECORDING made while nothing was enforced.
@@ -49,7 +55,7 @@ def plan_command(recording: Path, saving: float, block: str, washout: str, outpu
     from joulie_lab.apps.trial.plan import Design, plan
 
     try:
-        design = Design(duration_s(block), duration_s(washout))
+        design = Design(duration_s(block), None if washout == "auto" else duration_s(washout))
         files = _open(recording)
         found = plan(_metered(files), files.pods(), design, saving / 100.0)
     except ValueError as error:
@@ -168,6 +174,9 @@ def _print_plan(found: TrialPlan, block_s: float, saving: float) -> None:
         click.echo(
             f"{found.pairs} pairs of blocks, {days(found.pairs)} days, show {saving:g} % in {POWER:.0%} of trials."
         )
+    minutes = found.washout_s / SECONDS_PER_MINUTE
+    left = f"{found.still_running:.1%} of the work that ran at a switch"
+    click.echo(f"A washout of {minutes:.0f} min (washoutMinutes) leaves {left}.")
     click.echo(f"{found.both_arms:.1%} of the work would be of pods that run under both arms.")
     click.echo()
     rows = [(str(pairs), days(pairs), f"{power:.0%}") for pairs, power in found.power]

@@ -18,6 +18,7 @@ from joulie.domain.trial.draw import TrialNode, all_pairs, draw
 from joulie.domain.trial.estimate import evaluate, interval
 from joulie.domain.trial.measure import Metered, measure
 from joulie.domain.trial.protocol import MIN_PAIRS, Protocol
+from joulie.domain.trial.washout import runtimes_s, still_running, washout_s
 from joulie.domain.units import FloatArray
 
 DRAWS = 40
@@ -30,10 +31,10 @@ _SEED = 1
 
 @dataclass(frozen=True)
 class Design:
-    """Blocks of a trial: length and beginning that is not measured, s."""
+    """Blocks of a trial: length and beginning that is not measured, s; None for what the pods' runtimes ask for."""
 
     block_s: float
-    washout_s: float
+    washout_s: float | None
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class TrialPlan:
         both_arms: share of the work by pods that would have run under both arms, which a trial cannot tell apart.
         power: by number of pairs, how often the interval lies above zero.
         pairs: pairs that reach a power of `POWER`; None if not even the most do.
+        washout_s: beginning of a block that is not measured, s.
+        still_running: share of the work running at a switch that still runs when that is over.
     """
 
     contrasts: int
@@ -53,6 +56,8 @@ class TrialPlan:
     both_arms: float
     power: tuple[tuple[int, float], ...]
     pairs: int | None
+    washout_s: float
+    still_running: float
 
 
 def plan(metered: Metered, pods: Sequence[PodRecord], design: Design, saving: float) -> TrialPlan:
@@ -74,9 +79,11 @@ def plan(metered: Metered, pods: Sequence[PodRecord], design: Design, saving: fl
             f"the recording has {recorded_s / SECONDS_PER_HOUR:g} h; with these blocks"
             f" {needed_s / SECONDS_PER_HOUR:g} h are needed: record longer, or shorten them with --block"
         )
+    runtimes = runtimes_s(pods)
+    washed_s = washout_s(runtimes, design.block_s) if design.washout_s is None else design.washout_s
     contrasts: list[float] = []
     shares: list[float] = []
-    for protocol in _draws(metered, design):
+    for protocol in _draws(metered, design.block_s, washed_s):
         measured = measure(protocol, pods, metered)
         found = evaluate(protocol, measured.blocks, measured.joules_per_unit).contrasts
         contrasts += [one.log_ratio for one in found if one.log_ratio is not None and not one.whole]
@@ -91,10 +98,12 @@ def plan(metered: Metered, pods: Sequence[PodRecord], design: Design, saving: fl
         float(np.mean(shares)),
         power,
         next((pairs for pairs, reached in power if reached >= POWER), None),
+        washed_s,
+        still_running(runtimes, washed_s),
     )
 
 
-def _draws(metered: Metered, design: Design) -> Iterator[Protocol]:
+def _draws(metered: Metered, block_s: float, washout_s: float) -> Iterator[Protocol]:
     nodes = [
         TrialNode(one.node, f"{one.cpu_model}, {one.gpu_model}, {one.cores}, {one.gpus}", float(load_w))
         for one, load_w in zip(metered.nodes, metered.mean_w, strict=True)
@@ -105,8 +114,8 @@ def _draws(metered: Metered, design: Design) -> Iterator[Protocol]:
             start_s=metered.start_s,
             pairs=MIN_PAIRS,
             seed=seed,
-            block_s=design.block_s,
-            washout_s=design.washout_s,
+            block_s=block_s,
+            washout_s=washout_s,
         )
 
 
