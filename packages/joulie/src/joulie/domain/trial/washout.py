@@ -2,7 +2,7 @@
 
 A pod that began under the other arm draws power now and did part of its work then. Seen at any moment, a pod of runtime
 L is there with a weight of L and has a remaining time anywhere between 0 and L (length-biased, as in renewal theory).
-So of the work that is running at a switch, the share that still runs after r is the sum of max(L - r, 0) over that of L.
+So of the work that runs at a switch, the share that still runs after r is the sum of max(L - r, 0) over that of L.
 """
 
 from __future__ import annotations
