@@ -17,7 +17,7 @@ from joulie_lab.control_plane.tools import TOOLS
 def layout(tmp_path: Path) -> Layout:
     paths = {artefact: tmp_path / artefact for tool in TOOLS for artefact in tool.artefacts}
     nothing = Certificate(tmp_path / "none.crt", tmp_path / "none.key")
-    return Layout(tmp_path, Binaries(paths), tmp_path / "ca.crt", nothing, nothing, nothing)
+    return Layout(tmp_path, Binaries(paths), tmp_path / "ca.crt", nothing, nothing, nothing, nothing)
 
 
 def test_waiting_returns_the_first_true_result() -> None:
