@@ -47,6 +47,8 @@ from joulie.program.sources import SourceStates
 from joulie_lab.fakes.kubernetes import FakeCluster
 from support.ledger_site import new_key
 
+pytestmark = pytest.mark.slow
+
 T0 = 1_800_000_000.0
 HEADS = HeadsAddress("default", "joulie-ledger-heads")
 """A whole hour: 2027-01-15 08:00 UTC."""
@@ -1309,7 +1311,6 @@ def test_energy_of_pods_that_are_kept_no_more_is_not_said_to_be_idle(play):
     play(story)
 
 
-@pytest.mark.slow
 def test_the_answer_says_since_when_it_counts(play):
     async def story(stage):
         await stage.add_node()

@@ -29,6 +29,8 @@ from support.fake_gpus import FakeGpus
 from support.pod_resources import PodResourcesSocket, kubelet_socket
 from support.sysfs_trees import intel_two_sockets
 
+pytestmark = pytest.mark.slow
+
 FIRST, SECOND = 0, 1
 TRAIN = ("ml", "train-0")
 

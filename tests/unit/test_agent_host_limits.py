@@ -29,6 +29,8 @@ from joulie.ports import DeviceKind, PowerDevice
 from support import sysfs_trees as trees
 from support.sysfs_trees import add_topology, zone_file
 
+pytestmark = pytest.mark.slow
+
 ECO, LIFTED = WantedCap(percent=60.0), WantedCap()
 XEON = "vendor_id\t: GenuineIntel\nmodel name\t: INTEL(R) XEON(R) GOLD 6530\n"
 GPU = "NVIDIA H100 80GB HBM3"

@@ -33,6 +33,8 @@ from joulie_lab.machines.library import MACHINES
 from joulie_lab.machines.specs import Load
 from support import sysfs_trees as trees
 
+pytestmark = pytest.mark.slow
+
 INTEL = "vendor_id\t: GenuineIntel\nmodel name\t: INTEL(R) XEON(R) GOLD 6530\n"
 EPYC = "vendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC 9654 96-Core Processor\n"
 ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0xc0\n"

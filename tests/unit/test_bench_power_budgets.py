@@ -13,6 +13,8 @@ from joulie_lab.apps.bench.feeds_run import Plan, _budgets, _nodes, _pods, _Watc
 from joulie_lab.benchmarks import feeds
 from joulie_lab.benchmarks.breaker import CASES, demanded, play
 
+pytestmark = pytest.mark.slow
+
 ON = feeds.modelled_feed()
 
 

@@ -19,6 +19,8 @@ from joulie_lab.benchmarks.trials import (
     settings,
 )
 
+pytestmark = pytest.mark.slow
+
 PROCESS = Process(
     {
         "cpu": Family(24, 2.5e6, 1.2, 3e5, 1e6, 0.5, 0.6),

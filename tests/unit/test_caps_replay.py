@@ -14,6 +14,8 @@ from joulie.domain.capping.response import learn_power
 from joulie_lab.benchmarks.capping import synthetic_sweeps
 from joulie_lab.benchmarks.limit_response import measure
 
+pytestmark = pytest.mark.slow
+
 SWEPT = SweptJob(
     "one/a",
     "one",

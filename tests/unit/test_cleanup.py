@@ -47,6 +47,8 @@ from joulie_lab.adapters.crd import custom_resource_definitions
 from joulie_lab.fakes.kubernetes import FakeCluster
 from joulie_lab.fakes.kubernetes.api import Writer
 
+pytestmark = pytest.mark.slow
+
 NAMESPACE = "joulie-system"
 CAPPED: dict[str, Any] = {
     "cpu": {"packagePowerCapPctOfMax": 60},

@@ -16,6 +16,8 @@ from joulie_lab.simulation import runner
 
 from .test_cli_simulate import FakeSession
 
+pytestmark = pytest.mark.slow
+
 JOBS = "t,len,cpus\n0,600,4\n60,600,8\n120,x,8\n"
 IMPORT = ("workload", "import", "csv", "jobs.csv", "--columns", "arrival=t,duration=len,cores=cpus")
 SWEEP = ("sweep", "quick", "--scheduler", "t10,joulie", "--seed", "1,2", "--jobs", "1", "--state", "state.jsonl")
@@ -24,7 +26,7 @@ WRITERS = {
     "simulate --report": ("simulate", "quick", "--report"),
     "sweep": (*SWEEP, "--json"),
     "sweep --report": (*SWEEP, "--report"),
-    "bench": ("bench", "capping", "--small", "--json"),
+    "bench": ("bench", "attribution", "--small", "--json"),
     "generate": ("workload", "generate", "--hours", "0.2", "--out"),
     "fmu": ("fmu", "build", "--output"),
     "import": (*IMPORT, "--skip-bad-lines", "--out"),

@@ -17,6 +17,8 @@ from joulie.domain.grid.signals import Measure
 from joulie_lab.apps.backtest import judge
 from joulie_lab.apps.backtest.history import FORECASTERS, JOULIE, YESTERDAY, History, parts
 
+pytestmark = pytest.mark.slow
+
 HOUR_S = 3600.0
 MONDAY_S = 1_704_067_200.0  # 1 January 2024
 START = datetime(2024, 1, 1, tzinfo=UTC)

@@ -12,6 +12,8 @@ from joulie.domain.policy import PodPhase
 from joulie.domain.trial.protocol import Arm, arms
 from support.operator_stage import LABELS, play, until
 
+pytestmark = pytest.mark.slow
+
 HOUR_S = 3600.0
 FLEET = [f"node-{index}" for index in range(6)]
 SPEC = {"pairs": 12, "blockMinutes": 60, "washoutMinutes": 10}

@@ -20,6 +20,8 @@ from joulie.domain.trial.draw import TrialNode, draw
 from joulie.domain.trial.measure import Metered, measure
 from joulie.domain.trial.protocol import Arm
 
+pytestmark = pytest.mark.slow
+
 HOUR_S = 3600.0
 START_S = 1_790_000_000.0 // HOUR_S * HOUR_S
 STEP_S = 300.0
