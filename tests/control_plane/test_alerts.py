@@ -138,10 +138,10 @@ CASES = [
     Case("JoulieDeferralStoppedPaying", {SAVED: "0.2x120", SAVED.replace("high", "low"): "-0.1x120"}, LATE),
     Case(
         "JoulieDeferralStoppedPaying",
-        {SAVED: "-0.02x120"},
+        {SAVED: "0.002x120"},
         LATE,
         fires={},
-        summary="Waiting for the grid saves less than 1 % of the emissions",
+        summary="Waiting for the grid saves at most 0.2% of the emissions",
     ),
     Case("JoulieWebhookFailing", {FAIL_OPEN: "7x60"}),
     Case(
