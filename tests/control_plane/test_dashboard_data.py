@@ -121,7 +121,7 @@ def operator() -> OperatorMetrics:
     metrics.power.rejected("prometheus", {"unknown-node": 2})
     metrics.trials.show(["InBlock", "Waiting"], 3, 28, {"node-1": Arm.TREATMENT, "node-2": Arm.CONTROL})
     metrics.trials.show_guard([Arm.TREATMENT, Arm.CONTROL], {Harm.SLOWDOWN: 0.4})
-    metrics.sleep.show_states(Mode.ENFORCE, [])
+    metrics.sleep.show_states(Mode.ENFORCE, [], 0)
     metrics.reconciles.labels("error").inc()
     metrics.rescheduler.evicted("node-1", "ml", Cause.HEADROOM)
     metrics.rescheduler.skipped("node-1", Skip.COOLDOWN)
