@@ -4,8 +4,10 @@ import msgspec
 import pytest
 
 from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES, POWER_BUDGETS
 from joulie.adapters.kubernetes.times import rfc3339
+from joulie.domain.capping.budgets import RESPONSE_S
 from joulie.domain.mode import Mode
 from support.operator_stage import play, until
 
@@ -310,6 +312,51 @@ def test_a_new_leader_keeps_the_limits_and_a_deleted_budget_lifts_them(tmp_path)
 
     def asked_w_before(spec):
         return 8 * spec["gpu"]["powerCap"]["capWattsPerGpu"]
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
+def test_limits_that_could_not_be_written_are_written_as_soon_as_the_api_server_is_back(tmp_path):
+    """Lowered, and away for five minutes before a limit was written: nothing rises, and then the promise holds."""
+
+    async def body(stage):
+        await fleet(stage)
+        await create(stage, "hall", 22_000.0)
+        await settled(stage)
+        await change(stage, "hall", watts=20_000.0)
+        before_w = await asked_sum_w(stage)
+        stage.cluster.fail_next(100_000, 503)
+        stage.cluster.drop_connections()
+        for _ in range(30):
+            stage.now_s += 10.0
+            with pytest.raises(KubernetesError):
+                await stage.loop._budgets.look()
+        stage.cluster.recover()
+        assert await asked_sum_w(stage) == before_w
+        # By its own loop alone: a cycle of the operator may be a minute away.
+        for _ in range(int(RESPONSE_S / 2.0)):
+            await look(stage)
+            await confirm(stage)
+        assert await asked_sum_w(stage) <= 20_000.0
+        await look(stage)
+        assert await enforced(stage, "hall") == ("True", "WorstCaseFits")
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
+def test_what_a_leader_that_was_slow_writes_last_is_corrected_at_once(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await create(stage, "hall", 20_000.0)
+        await settled(stage)
+        await stage.step()
+        stage.wake.clear()
+        late = {"spec": {"gpu": {"powerCap": {"capWattsPerGpu": 700}}}}
+        await stage.client.patch(NODE_TWINS, names.object_name("node-0"), late)
+        assert await asked_sum_w(stage) > 20_000.0
+        await until(stage.wake.is_set)
+        await stage.step()
+        assert await asked_sum_w(stage) <= 20_000.0
 
     play(body, tmp_path, mode=Mode.ENFORCE)
 

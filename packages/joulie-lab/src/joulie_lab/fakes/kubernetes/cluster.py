@@ -161,6 +161,10 @@ class FakeCluster:
         """
         self._faults.fail_next(count, status, retry_after_s=retry_after_s, method=method, path=path)
 
+    def recover(self) -> None:
+        """Answer all requests again."""
+        self._faults.clear()
+
     def compact(self) -> None:
         """Discard history, as etcd's compaction does: watches that resume from an older version get 410."""
         self.api.store.compact()

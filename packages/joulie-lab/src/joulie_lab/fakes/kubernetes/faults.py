@@ -36,6 +36,10 @@ class Faults:
         """Fail the next matching requests with an error status."""
         self._rules.append(_Rule(count, status, retry_after_s, method, path))
 
+    def clear(self) -> None:
+        """Inject no error any more."""
+        self._rules.clear()
+
     def take(self, method: str, path: str) -> StatusError | None:
         """The fault that applies to a request, which is then used up; None if there is none."""
         for rule in self._rules:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from joulie.adapters.kubernetes.api.meta import ObjectReference
@@ -266,13 +266,18 @@ class ControlLoop:
 
     # ---- beside the cycle
 
-    async def _publish_nodes(self, nodes: Iterable[str]) -> None:
-        """Write these nodes, whose ceilings changed, at once, and decide them anew soon."""
+    async def _publish_nodes(self, nodes: Iterable[str]) -> Collection[str]:
+        """Write these nodes, whose ceilings changed, at once, and decide them anew soon.
+
+        Returns those that could not be written.
+        """
         nodes = tuple(nodes)
         if self._gpu_limits is not None:
             self._gpu_limits.bounded(nodes)
-        self._report_problems(await self._publisher.publish_nodes(nodes))
+        problems = await self._publisher.publish_nodes(nodes)
+        self._report_problems(problems)
         self._wake.set()
+        return {problem.node for problem in problems}
 
     async def _refresh_loop(self) -> None:
         since_s = self._now_s()

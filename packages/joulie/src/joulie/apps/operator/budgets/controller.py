@@ -92,7 +92,7 @@ class PowerBudgets:
         events: recorder of events on budgets.
         metrics: metrics of power budgets.
         readings: returns the power readings of nodes, most trusted first.
-        publish: writes the limits of these nodes at once.
+        publish: writes the limits of these nodes at once, and says which could not be written.
         may_write: whether this process still holds the lease; checked before every write.
         now_s: current time, s since the epoch.
         switched: returns the nodes that are off or waking.
@@ -109,7 +109,7 @@ class PowerBudgets:
         metrics: PowerBudgetMetrics,
         *,
         readings: Callable[[tuple[ControlledNode, ...]], Sequence[SourceReadings]],
-        publish: Callable[[Iterable[str]], Awaitable[None]],
+        publish: Callable[[Iterable[str]], Awaitable[Collection[str]]],
         may_write: Callable[[], bool],
         now_s: Callable[[], float],
         switched: Callable[[], Mapping[str, Switched]] = dict,
@@ -128,6 +128,7 @@ class PowerBudgets:
         self._switched = switched
         self._limits = LimitsOfNodes(view, settings.power_budget_other_pct / 100.0)
         self._asked: dict[str, PowerCeiling | None] = {}
+        self._unwritten: frozenset[str] = frozenset()
         self._covering: Mapping[str, tuple[str, ...]] = {}
         self._memory: Mapping[str, BudgetMemory] = {}
         self._demand_response = BudgetEvents(prometheus, openadr, settings, now_s)
@@ -204,9 +205,11 @@ class PowerBudgets:
             KubernetesError: a status cannot be written.
             NotLeadingError: the lease was lost.
         """
-        changed = self.decide()
-        if changed:
-            await self._publish(changed)
+        unwritten = self._unwritten.union(self.decide())
+        if unwritten:
+            # Those that fail are written in the next look: the operator's own cycle may be a minute away.
+            self._unwritten = unwritten
+            self._unwritten = frozenset(await self._publish(unwritten))
         await self._report()
 
     def decide(self) -> Sequence[str]:
