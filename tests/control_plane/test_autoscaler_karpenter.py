@@ -17,13 +17,14 @@ pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 POOL = "default"
 POOL_LABEL = "karpenter.sh/nodepool"
 CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
-CONSOLIDATE_S = 20
+CONSOLIDATE_S = 30
 """Long enough for Joulie's mark to be seen before Karpenter removes the node."""
 SLEEP = {
     "SLEEP": "enforce",
     "SLEEP_INTERVAL": "300ms",
     "SLEEP_EMPTY": "1s",
     "SLEEP_SETTLE": "1s",
+    "SLEEP_MIN_AWAKE": "0",
     "POLICY_TYPE": "full_power",
 }
 NODE_CLASS: Json = {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": POOL}}
@@ -70,9 +71,11 @@ def claims(loop: Loop) -> set[str]:
     return {one["metadata"]["name"] for one in loop.get(CLAIMS)["items"]}
 
 
-def annotations(loop: Loop, name: str) -> Json:
-    found: Json = loop.get(f"/api/v1/nodes/{name}")["metadata"].get("annotations", {})
-    return found
+def removable(loop: Loop, name: str) -> Json | None:
+    """A node that Joulie has marked for its autoscaler."""
+    found = loop.get(f"/api/v1/nodes/{name}")
+    assert found is not None, f"{name} was removed before it was marked"
+    return found if names.REMOVABLE_ANNOTATION in found["metadata"].get("annotations", {}) else None
 
 
 def await_taints(loop: Loop, name: str, *wanted: str) -> None:
@@ -118,8 +121,9 @@ def test_karpenter_removes_the_empty_node_that_joulie_marks_and_both_wake_no_mor
 
     # Their node is empty: Joulie marks it and closes it not; Karpenter removes it.
     loop.delete_pods("theirs")
-    wait_for(lambda: names.REMOVABLE_ANNOTATION in annotations(loop, grown), PATIENCE_S, f"{grown} is marked")
-    assert names.SLEEP_STATE_ANNOTATION not in annotations(loop, grown)
+    marked = wait_for(lambda: removable(loop, grown), PATIENCE_S, f"{grown} is marked")
+    assert names.SLEEP_STATE_ANNOTATION not in marked["metadata"]["annotations"]
+    assert "taints" not in marked["spec"], "marked before Karpenter begins to remove it"
     wait_for(lambda: not claims(loop), PATIENCE_S, "Karpenter removes its empty node")
     wait_for(lambda: loop.get(f"/api/v1/nodes/{grown}") is None, PATIENCE_S, f"{grown} is gone")
     await_running(loop, "busy", "ours")
