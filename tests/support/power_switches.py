@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from joulie.adapters.kubernetes.resources import NODES
-from joulie.adapters.power_switches.file import NodeSwitch, SwitchFileError
+from joulie.adapters.power_switches.file import NodeSwitch, SwitchFileError, SwitchKind
 from joulie.ports import PowerState, PowerSwitchError
 from joulie.program.certificates import self_signed, write_files
 from joulie_lab.control_plane import ManagedProcess
@@ -110,6 +110,7 @@ class Site:
     def __init__(self, *nodes, may_force=False):
         self.machines = {name: FakeMachine() for name in nodes}
         self.may_force = may_force
+        self.kind = SwitchKind.REDFISH
         self.broken = False
 
     def reload(self):
@@ -117,7 +118,7 @@ class Site:
             raise SwitchFileError("broken")
 
     def get(self, name):
-        return NodeSwitch(self.machines[name], self.may_force) if name in self.machines else None
+        return NodeSwitch(self.machines[name], self.may_force, self.kind) if name in self.machines else None
 
     async def aclose(self): ...
 

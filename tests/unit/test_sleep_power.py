@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.resources import NODES
+from joulie.adapters.power_switches.file import SwitchKind
 from joulie.apps.operator.main import operator
 from joulie.apps.operator.settings.sleep import SleepMode
 from joulie.apps.operator.sleep.metrics import SleepMetrics
@@ -105,14 +106,20 @@ def test_a_node_that_does_not_say_so_or_is_observed_is_not_switched(tmp_path, ho
     play(body, tmp_path, **how)
 
 
-def test_a_node_without_an_entry_in_the_file_rests(tmp_path):
+@pytest.mark.parametrize("entry", [None, SwitchKind.IPMI], ids=["none", "of another kind than annotated"])
+def test_a_node_without_its_entry_in_the_file_rests(tmp_path, entry):
     async def body(stage, site):
-        del site.machines["n2"]
+        machine = site.machines["n2"]
+        if entry is None:
+            del site.machines["n2"]
+        else:
+            site.kind = entry
         await asleep(stage)
         assert await closed(stage) == {"n2": "asleep"}
         await add_pod(stage, "large", cpu="32")
         await look(stage)
         assert await closed(stage) == {}
+        assert machine.calls == []
 
     play(body, tmp_path)
 
