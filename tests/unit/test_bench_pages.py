@@ -121,7 +121,16 @@ def test_a_page_that_shows_a_saving_says_who_knew_what_and_what_jobs_pay(path):
 def test_the_readme_tells_what_owners_get_as_it_was_measured():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     told = " ".join(readme[readme.index("- **What you get") : readme.index("- **A scheduler can save")].split())
-    clusters = of_values(json.loads((RESULTS / "owners.json").read_text(encoding="utf-8")), OwnersResult).clusters
+    result = of_values(json.loads((RESULTS / "owners.json").read_text(encoding="utf-8")), OwnersResult)
+    clusters, policies = result.clusters, result.causes["hetero-41, jobs free"].variants
+    eco = " ".join(readme[readme.index("- **Fixed eco caps") : readme.index("- **Waiting for clean")].split())
+    assert {policies[name].claim for name in ("halves", "queue")} == {"no effect shown"}
+    assert f"{policies['halves'].saved_pct.text(1)} % and {policies['queue'].saved_pct.text(1)} % of the energy" in eco
+    placement, caps = policies["energy"].saved_by_placement_pct, policies["energy"].saved_by_caps_pct
+    assert placement is not None
+    assert caps is not None
+    assert f"saves {policies['energy'].saved_pct.text(1)} %" in eco
+    assert f"{placement.mean:.1f} points are placement, {caps.mean:.1f} are caps" in eco
     default = {name: cluster.variants["default"] for name, cluster in clusters.items()}
     assert {one.claim for one in default.values()} == {"saves"}
     for name, one in default.items():

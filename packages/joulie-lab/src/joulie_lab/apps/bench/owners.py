@@ -17,6 +17,7 @@ from joulie_lab.apps.experiment.artefacts import ArtefactError, Artefacts, ident
 from joulie_lab.apps.experiment.main import NATIVE, finish
 from joulie_lab.benchmarks.owners import (
     ASSUMPTIONS,
+    CAUSES,
     DEFAULT,
     MAIN,
     ORACLE,
@@ -38,37 +39,63 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+BY_CAUSE = "Savings by cause, percentage points"
+
+
 def tables(result: OwnersResult) -> Iterator[Table]:
     """What each variant saves and costs, by cluster."""
     for name, cluster in {**result.clusters, **result.assumptions}.items():
-        yield Table(
-            name,
+        yield _saved(name, cluster)
+    for name, cluster in result.causes.items():
+        yield _saved(_policies(name), cluster)
+    parts = [
+        (f"{variant}, {name}", *(_text(each, 2, sign="+") for each in _parts(found)))
+        for name, cluster in result.causes.items()
+        for variant, found in cluster.variants.items()
+        if found.saved_by_caps_pct is not None
+    ]
+    if parts:
+        yield Table(BY_CAUSE, ("", "saved, %", "by placement", "by caps"), parts)
+
+
+def _parts(found: VariantFigures) -> tuple[Estimate | None, ...]:
+    return found.saved_pct, found.saved_by_placement_pct, found.saved_by_caps_pct
+
+
+def _policies(name: str) -> str:
+    """Title of the table of policies that cap nodes on a cluster, which may be among the others too."""
+    return f"Policies that cap nodes: {name}"
+
+
+def _saved(name: str, cluster: ClusterFigures) -> Table:
+    return Table(
+        name,
+        (
+            "",
+            "saved, %",
+            "",
+            "of busy GPUs, %",
+            "price saved a day",
+            "P95, standard",
+            "P95, performance",
+            "wait, h",
+            "unfinished",
+        ),
+        [
             (
-                "",
-                "saved, %",
-                "",
-                "of busy GPUs, %",
-                "price saved a day",
-                "P95, standard",
-                "P95, performance",
-                "wait, h",
-                "unfinished",
-            ),
-            [
-                (
-                    variant,
-                    found.saved_pct.text(2, sign="+"),
-                    found.claim if variant != cluster.baseline else "baseline",
-                    _text(found.busy_saved_pct, 2, sign="+"),
-                    found.saved_price_per_day.text(2),
-                    _text(found.p95_standard, 3),
-                    _text(found.p95_performance, 3),
-                    _text(found.wait_h, 2),
-                    found.unfinished.text(1),
-                )
-                for variant, found in cluster.variants.items()
-            ],
-        )
+                variant,
+                found.saved_pct.text(2, sign="+"),
+                found.claim if variant != cluster.baseline else "baseline",
+                _text(found.busy_saved_pct, 2, sign="+"),
+                found.saved_price_per_day.text(2),
+                _text(found.p95_standard, 3),
+                _text(found.p95_performance, 3),
+                _text(found.wait_h, 2),
+                found.unfinished.text(1),
+            )
+            for variant, found in cluster.variants.items()
+        ],
+    )
 
 
 def _text(value: Estimate | None, digits: int, *, sign: str = "") -> str:
@@ -145,7 +172,16 @@ def _page(result: OwnersResult) -> dict[str, Any]:
         "tables": {table.title: table for table in tables(result)},
         "variants": {variant.name: variant.description for variant in VARIANTS},
         "sentences": list(sentences(result)),
+        "causes": {name: _policies(name) for name in result.causes},
+        "by_cause": BY_CAUSE,
+        "eco": max((_pods_on_eco(cluster) for cluster in result.causes.values()), default=0.0),
     }
+
+
+def _pods_on_eco(cluster: ClusterFigures) -> float:
+    """Pods that need full power and ran on capped nodes, the largest mean of a variant."""
+    counts = [found.performance_pods_on_eco for found in cluster.variants.values()]
+    return max(count.mean for count in counts if count is not None)
 
 
 REPORT = Report(tables, figure)
@@ -164,8 +200,8 @@ def owners(*, small: bool, jobs: int | None, folder: Path | None) -> OwnersResul
 
     try:
         if small:
-            return result_of(finished(SMALL), {})
-        return result_of(finished(MAIN), finished(ASSUMPTIONS))
+            return result_of(finished(SMALL))
+        return result_of(finished(MAIN), finished(ASSUMPTIONS), finished(CAUSES))
     except ArtefactError as error:
         raise UserError(str(error)) from error
 

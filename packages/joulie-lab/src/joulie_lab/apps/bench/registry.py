@@ -31,13 +31,12 @@ SUMMARIES = {
     "trials": "how often the interval of a trial holds the truth, under what disturbs trials",
     "holdout": "how often the live interval of a holdout holds the truth, and what is reported falsely",
     "live-trial": "a PowerTrial on a real control plane, faster than the clock, against the saving that is true",
-    "traces": "energy savings of caps and policies at equal work, split by cause",
 }
 """What each benchmark measures, by name."""
 PAGES = (
     *("backtest", "capping", "deferral", "equal-work", "feeds", "fidelity", "holdout", "limits", "live-limits"),
     *("live-trial", "lives", "marginal-cluster", "native", "openb", "openb-cluster", "operator-step", "owners"),
-    *("parity", "place", "power-estimate", "rack", "replay", "sleep", "sleep-forecast", "traces", "trials"),
+    *("parity", "place", "power-estimate", "rack", "replay", "sleep", "sleep-forecast", "trials"),
 )
 """Benchmarks with a documentation page that is generated from their committed result."""
 

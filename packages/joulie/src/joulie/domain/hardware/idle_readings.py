@@ -51,6 +51,10 @@ IDLE_READINGS: Mapping[str, IdleReadings] = MappingProxyType(
         "NVIDIA A10": IdleReadings((8.0, 15.0, 17.0, 26.0), _NO_CLOCKS),
         "NVIDIA A10G": IdleReadings((9.0, 14.0, 17.0, 23.0), _NO_CLOCKS),
         "NVIDIA RTX A6000": IdleReadings((16.0, 19.0), _NO_CLOCKS),
+        "NVIDIA RTX A4000": IdleReadings(
+            (4.76, 4.96, 5.06, 5.12, 5.58, 6.09, 6.58, 6.79),
+            "https://github.com/RainbowMiner/RainbowMiner/issues/1796",
+        ),
         "NVIDIA GeForce RTX 3090": IdleReadings((20.0, 25.0), _NO_CLOCKS),
         "NVIDIA GeForce RTX 4090": IdleReadings((16.0, 36.0), _NO_CLOCKS),
         "Tesla T4": IdleReadings((9.0, 15.0, 17.0), _NO_CLOCKS),
