@@ -117,6 +117,36 @@ def test_what_cannot_be_understood_is_left_out_and_the_others_count(wrong):
     assert [one.name for one in found] == ["openadr-1-0"]
 
 
+def starts_s(window, *idents):
+    """When events start after 10:30:30, and how long they last, s."""
+    period = {"start": "2024-09-04T10:30:30Z", "duration": "PT1H", "randomizeStart": window}
+    found = [one for ident in idents for one in Vtn([event(ident, intervalPeriod=period)]).read()]
+    nominal_s = Vtn([event()]).read()[0].start_s
+    assert {round(one.end_s - one.start_s, 3) for one in found} == {3600.0}
+    return [one.start_s - nominal_s for one in found]
+
+
+def test_a_start_is_randomized_within_its_window_and_the_same_each_time():
+    idents = [f"e{number}" for number in range(30)]
+    drawn = starts_s("PT10M", *idents)
+    assert drawn == starts_s("PT10M", *idents), "the same at each reading"
+    assert all(0.0 <= one < 600.0 for one in drawn)
+    assert max(drawn) - min(drawn) > 300.0
+
+
+@pytest.mark.parametrize("window", ["", None, "PT0S", "soon", "-PT5M"])
+def test_a_start_without_a_window_that_can_be_read_is_as_told(window):
+    assert starts_s(window, "e1") == [0.0]
+
+
+def test_a_price_and_what_starts_now_are_not_delayed():
+    period = {"start": "2024-09-04T10:30:30Z", "duration": "PT1H", "randomizeStart": "PT10M"}
+    (price,) = Vtn([event(payload="PRICE", values=(0.1,), units="KWH", intervalPeriod=period)]).read()
+    assert price.start_s == Vtn([event()]).read()[0].start_s
+    vtn = Vtn([event(intervalPeriod=period | {"start": "0000-00-00"})])
+    assert vtn.read()[0].start_s == NOW_S
+
+
 def test_pages_are_read_to_the_end():
     vtn = Vtn([event(str(index)) for index in range(PAGE + 3)])
     assert len(vtn.read()) == PAGE + 3

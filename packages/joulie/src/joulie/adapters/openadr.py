@@ -7,6 +7,7 @@ document of OpenADR 3.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -33,6 +34,8 @@ _MAX_BYTES = 1 << 20
 _TIMEOUT_S = 10.0
 _TOKEN_MARGIN_S = 60.0
 _OK, _UNAUTHORIZED = 200, 401
+_NOW = ("0000", "0001")
+"""Years of a start that mean now."""
 _DURATION = re.compile(
     r"P(?:(\d+)Y)?(?:(\d+)M)?(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII
 )
@@ -51,9 +54,10 @@ class OpenAdrError(Exception):
     """The VTN did not answer, refused, or answered something else than the specification says."""
 
 
-class _Period(msgspec.Struct):
+class _Period(msgspec.Struct, rename="camel"):
     start: str = ""
     duration: str = ""
+    randomize_start: str | None = None
 
 
 class _Payload(msgspec.Struct):
@@ -140,11 +144,28 @@ class OpenAdr:
             if interval.interval_period is None and after_s is not None:
                 start_s = after_s  # intervals without a period of their own follow one another
             after_s = start_s + length_s
+            delay_s = self._delay_s(event.id, period)
             for payload in interval.payloads:
                 value = _value(payload, units.get(payload.type, ""))
                 if value is not None and length_s > 0.0:
                     name = f"openadr-{event.id[:128]}-{interval.id}"
-                    yield GridEvent(name, start_s, after_s, payload.type, value)
+                    # A price is what it is at its time; what is delayed is what this VEN does.
+                    late_s = 0.0 if payload.type in SIGNALS else delay_s
+                    yield GridEvent(name, start_s + late_s, after_s + late_s, payload.type, value)
+
+    def _delay_s(self, event_id: str, period: _Period) -> float:
+        """By how much this VEN starts and ends later, s: within ``randomizeStart``, and the same at each reading.
+
+        One that starts now starts now: its start is that of each reading, and would never come.
+        """
+        if not period.randomize_start or period.start.startswith(_NOW):
+            return 0.0
+        try:
+            window_s = duration_s(period.randomize_start)
+        except ValueError:
+            return 0.0
+        drawn = hashlib.sha256(f"{self.client_id or self.url}/{event_id}".encode()).digest()
+        return window_s * int.from_bytes(drawn[:4]) / 2**32
 
     async def _get(self, path: str) -> bytes:
         status, body = await self._request("GET", self.url.rstrip("/") + path, await self._headers())
@@ -224,7 +245,7 @@ def _start_s(text: str, now_s: float) -> float:
     Raises:
         ValueError: it is no time.
     """
-    if text.startswith(("0000", "0001")):
+    if text.startswith(_NOW):
         return now_s
     time = datetime.fromisoformat(text.replace("Z", "+00:00"))
     return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
