@@ -19,6 +19,7 @@ from joulie.domain.accounting.records import (
 from joulie.domain.grid.deferral import HoldReason, ReleaseReason
 from joulie.domain.grid.signals import Basis, GridSignal, Measure, Period, Provenance
 from joulie.domain.signal import Quality
+from joulie.domain.trial.holdout import Evidence
 
 NOW_S = 1_800_000_000.0
 ENERGY = Energy(7.2e6, 0.4e6, 3.6e6, 12e6, 12e6, 0.0, 500.0, 0.0, 0.4, 0.0)
@@ -53,6 +54,7 @@ def accounting() -> AccountingMetrics:
     metrics.show_status({"samples": 42, "pods": 3, "bytes": 4096}, {"kepler": True})
     metrics.budgets({running.uid: 0.8}, {running.uid: open_pods[running.uid]}, [BudgetUse("ml", "daily", 0.8, 1.1)])
     metrics.exceeded("ml", "Job", "notify")
+    metrics.holdout(Evidence.of(units=400, left_out=40, mean=0.2, error=0.01, weight=1.0))
     return metrics
 
 
