@@ -48,7 +48,7 @@ class Plan:
 
 
 FULL = Plan(sizes=(500, 5_000, MAX_CANDIDATES), calls=2_000)
-SMALL = Plan(sizes=(500,), calls=100, rounds=2)
+SMALL = Plan(sizes=(500,), calls=100, rounds=2, fleet=1_000)
 
 
 class _Setting(NamedTuple):

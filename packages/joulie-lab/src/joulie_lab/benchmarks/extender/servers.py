@@ -98,7 +98,8 @@ class World:
             self.fleet.set_load(name, load)
         for index in range(len(self._budgets)):
             self._change_budget(index)
-        for pod in range(_PODS_OF_A_NODE * len(names)):
+        counts_pods = any(one is not None for one in (self.occupancy, self._shared, self._power))
+        for pod in range(_PODS_OF_A_NODE * len(names) if counts_pods else 0):
             self._change_pod(pod, age_s=self._rng.exponential(7200.0))
         if policies:
             limits = {MAX_POWER_WATTS: "10000", MIN_EFFICIENCY: "0.001"}
