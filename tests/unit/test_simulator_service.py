@@ -4,10 +4,12 @@ import asyncio
 from typing import Any
 
 import httpx2
+import numpy as np
 import pytest
 
 from joulie.adapters.kubernetes.api.core import Node, NodeStatus
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
+from joulie.domain.capping.measurements import Sweep
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.program.http import Probes, Server
 from joulie_lab.apps.simulator.api import Api
@@ -22,6 +24,7 @@ from joulie_lab.apps.simulator.trace_player import JobState, TracePlayer
 from joulie_lab.apps.simulator.world import Place, UnknownNodeError, World
 from joulie_lab.simulation.job_response import Boundness
 from joulie_lab.simulation.live.jobs import Activity, RunningPod, Work, activity
+from joulie_lab.simulation.live.measured_jobs import MeasuredJob, Noise
 from joulie_lab.simulation.live.nodes import NodeSpec
 from joulie_lab.simulation.trace import JobProfile, TraceJob
 
@@ -124,6 +127,28 @@ def test_the_work_rate_of_a_pod_falls_with_the_cap_of_its_node() -> None:
     assert capped["pod"] == pytest.approx(192.0 * made.fleet.frequency[0])
     assert capped["pod"] < 180.0
     assert capped["gpu"] == 2.0
+
+
+def test_memory_traffic_of_a_gpu_follows_the_steps_of_its_job() -> None:
+    made = world()
+    sweep = Sweep(np.array([400.0, 200.0]), np.array([1.0, 1.5]), np.array([390.0, 199.0]))
+    steady = MeasuredJob("job", sweep, 1, Noise(0.0))
+    made.workload.put(RunningPod("team/pod", "gpu-0", 8.0, 1.0, Activity(0.5, gpu_util=1.0), gpu_job=steady))
+    metrics = SimulatorMetrics(made, lambda: 0.0).registry
+
+    def traffic_after(seconds: int) -> list[float]:
+        for _ in range(seconds):
+            made.step(1.0)
+        found = next(one for one in metrics.collect() if one.name == "DCGM_FI_PROF_DRAM_ACTIVE")
+        return [one.value for one in found.samples]
+
+    assert traffic_after(1) == []
+    [at_full] = traffic_after(600)
+    assert traffic_after(0) == [at_full]
+    assert made.control("gpu-0", "gpu.set_power_cap_watts", {"capWattsPerGpu": 200}).result == "applied"
+    traffic_after(60)
+    [limited] = traffic_after(600)
+    assert limited == pytest.approx(at_full / 1.5, rel=0.05)
 
 
 @pytest.mark.parametrize("query", ["", "up", "sum(datacenter_pue)", 'datacenter_pue{zone=~"a"}'])

@@ -6,8 +6,9 @@ disappear.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -70,6 +71,7 @@ class _NodeCollector:
     def __init__(self, world: World, catch_up: Callable[[], float]) -> None:
         self._world = world
         self._catch_up = catch_up
+        self._traffic = _MemoryTraffic()
 
     def collect(self) -> Iterable[Metric]:
         world, epoch_s = self._world, self._catch_up()
@@ -96,7 +98,7 @@ class _NodeCollector:
         for labels, rate in work_rates(world):
             rates.add_metric([labels["namespace"], labels["pod"]], rate)
         yield rates
-        yield from _gpus(world, epoch_s)
+        yield from _gpus(world, epoch_s, self._traffic)
         classes = GaugeMetricFamily("joulie_sim_node_class_info", "Hardware of a node.", labels=["node", "class"])
         for spec in fleet.specs:
             classes.add_metric([spec.name, spec.gpu.key if spec.gpu else spec.cpu.key], 1)
@@ -108,7 +110,35 @@ class _NodeCollector:
 _DCGM_LABELS = ("UUID", "gpu", "Hostname", "modelName", "namespace", "pod")
 
 
-def _gpus(world: World, epoch_s: float) -> Iterator[Metric]:
+class _MemoryTraffic:
+    """Memory traffic of GPUs as their counters show it: the mean since the read before, by the steps done meanwhile.
+
+    Each step of a job moves the same bytes, whatever the limit of its GPU; that is assumed.
+    """
+
+    _AT_FULL_RATE = 0.4
+    """Share of the time in which memory moves data while steps are undisturbed; assumed."""
+
+    def __init__(self) -> None:
+        self._time_s = -math.inf
+        self._done: Mapping[tuple[str, ...], float] = {}
+        self._shares: Mapping[tuple[str, ...], float] = {}
+
+    def shares(self, done: Mapping[tuple[str, ...], float], time_s: float) -> Mapping[tuple[str, ...], float]:
+        """Share of the time in which memory moved data, 0..1, by GPU and pod; absent at the first read of a pod.
+
+        Args:
+            done: steps done so far, in seconds of undisturbed ones.
+            time_s: simulated time, s.
+        """
+        if time_s > self._time_s:
+            rate = self._AT_FULL_RATE / (time_s - self._time_s)
+            self._shares = {key: rate * (done[key] - self._done[key]) for key in done.keys() & self._done.keys()}
+            self._time_s, self._done = time_s, done
+        return self._shares
+
+
+def _gpus(world: World, epoch_s: float, traffic: _MemoryTraffic) -> Iterator[Metric]:
     """GPUs of pods with a job of a sweep as dcgm-exporter shows them, and the pods' own counters of work.
 
     They carry the time that the world's state is of: where simulated time runs fast, a scrape that is late by some
@@ -118,7 +148,14 @@ def _gpus(world: World, epoch_s: float) -> Iterator[Metric]:
     work = CounterMetricFamily(
         "joulie_sim_pod_work", "Work done by a pod with a job of a sweep.", labels=["namespace", "pod"]
     )
-    for labels, power_w, done in world.held_gpus():
-        power.add_metric([labels[name] for name in _DCGM_LABELS], power_w, timestamp=epoch_s)
-        work.add_metric([labels["namespace"], labels["pod"]], done, timestamp=epoch_s)
-    yield from (power, work)
+    moved = GaugeMetricFamily(
+        "DCGM_FI_PROF_DRAM_ACTIVE", "Share of the time in which memory moves data, 0..1.", labels=_DCGM_LABELS
+    )
+    held = {tuple(labels[name] for name in _DCGM_LABELS): at for labels, *at in world.held_gpus()}
+    shares = traffic.shares({values: done for values, (_, done) in held.items()}, world.time_s)
+    for values, (power_w, done) in held.items():
+        power.add_metric(values, power_w, timestamp=epoch_s)
+        work.add_metric(values[-2:], done, timestamp=epoch_s)
+        if values in shares:
+            moved.add_metric(values, shares[values], timestamp=epoch_s)
+    yield from (power, work, moved)
