@@ -20,6 +20,8 @@ import uvicorn
 from prometheus_client import CollectorRegistry, make_asgi_app
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from joulie.waiting import set_within
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -233,8 +235,7 @@ class _Uvicorn(uvicorn.Server):
         uvicorn's own loop ticks ten times a second: more than a thousandth of a core, on every node.
         """
         while not await self.on_tick(0):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.stopping.wait(), _TICK_S)
+            await set_within(self.stopping, _TICK_S)
 
     def stop(self) -> None:
         """Complete pending requests, then close."""

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from typing import Any
 
 from joulie.adapters.kubernetes.errors import ConfigurationError
+from joulie.waiting import set_within
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +93,4 @@ async def every(interval_s: float, stop: asyncio.Event) -> AsyncIterator[None]:
         began_s = loop.time()
         yield
         pause_s = max(0.0, began_s + interval_s - loop.time())
-        try:
-            await asyncio.wait_for(stop.wait(), timeout=pause_s)
-        except TimeoutError:
-            continue
+        await set_within(stop, pause_s)

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +24,7 @@ from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import GridSignal, Measure
 from joulie.domain.grid.zones import is_unmapped_region
 from joulie.ports import GridSource, GridSourceError
+from joulie.waiting import set_within
 
 MAX_ZONES = 64
 _ZONE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,:+-]{0,62}", re.ASCII)
@@ -246,8 +246,7 @@ class GridFeed:
             if first is not None and wait_s <= 0.0:
                 await self._guarded(first, self._poll(first))
                 continue
-            with suppress(TimeoutError):
-                await asyncio.wait_for(wake.wait(), wait_s)
+            await set_within(wake, wait_s)
 
     async def _fetch_series(self, measure: Measure) -> None:
         """Fetch histories and forecasts, in a task beside the values: a rate limit is then shared evenly by both."""

@@ -47,6 +47,7 @@ from joulie.domain.grid import names
 from joulie.domain.grid.release import Bucket, Due, Limits, due_now, in_order
 from joulie.domain.grid.request import is_interruptible
 from joulie.program.leadership import NotLeadingError
+from joulie.waiting import set_within
 
 STEP_S = 1.0
 """Interval of the steps while there is a budget that may hold something, s."""
@@ -133,14 +134,7 @@ class BudgetHolds:
                 except Exception:
                     _log.exception("step of budgets failed")
                     done = False
-                await self._pause(IDLE_S if done else STEP_S)
-
-    async def _pause(self, wait_s: float) -> None:
-        try:
-            async with asyncio.timeout(wait_s):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+                await set_within(self._wake, IDLE_S if done else STEP_S)
 
     async def step(self) -> bool:
         """Run one step.

@@ -9,7 +9,6 @@ import asyncio
 import base64
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,6 +49,7 @@ from joulie.program.http import (
 from joulie.program.run import run
 from joulie.program.settings import ModeSettings, ServerSettings, settings_options
 from joulie.settings import path, text
+from joulie.waiting import set_within
 
 MAX_BODY_BYTES = 8 * 2**20
 """Maximum size of a review: an object has at most 1.5 MiB in etcd, and a review contains it once."""
@@ -395,5 +395,4 @@ async def _maintain(keeper: Keeper, view: GatingView, metrics: WebhookMetrics) -
         changed.clear()
         await keeper.keep(view.deferring, view.budgeted)
         metrics.certificate_expires.set(keeper.expires_s)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), CHECK_S if keeper.problem is None else RETRY_S)
+        await set_within(changed, CHECK_S if keeper.problem is None else RETRY_S)

@@ -13,7 +13,6 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from joulie.adapters.kubernetes.resources import MUTATING_WEBHOOK_CONFIGURATIONS
 from joulie.adapters.kubernetes.wire import PatchKind
 from joulie.program.certificates import KeyPair, expires_s, self_signed, write_files
 from joulie.program.http import TlsFiles
+from joulie.waiting import set_within
 
 VALID_S = 90 * 86400.0
 RENEW_BEFORE_S = 30 * 86400.0
@@ -258,8 +258,7 @@ class Keeper:
                 self._failed(error)
             else:
                 return self._certificate.files
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), RETRY_S)
+            await set_within(stop, RETRY_S)
         return None
 
     async def keep(self, namespaces: Sequence[str], budgeted: Sequence[str] = ()) -> None:

@@ -40,6 +40,7 @@ from joulie.domain.hardware import Catalogue
 from joulie.domain.policy import Policy
 from joulie.program.collector import spare_what_lives_long
 from joulie.program.tracing import span
+from joulie.waiting import set_within
 
 DEBOUNCE_S = 1.0
 """Debounce, s: changes arrive in bursts, so a cycle waits this long for more of them (at most the interval)."""
@@ -210,11 +211,8 @@ class ControlLoop:
         due_s = None if self._decision is None else self._decision.next_due_s
         if due_s is not None:
             wait_s = min(wait_s, max(0.0, due_s - self._now_s()))
-        try:
-            await asyncio.wait_for(self._wake.wait(), timeout=wait_s)
-        except TimeoutError:
-            return
-        await asyncio.sleep(min(DEBOUNCE_S, self._settings.reconcile_interval_s))
+        if await set_within(self._wake, wait_s):
+            await asyncio.sleep(min(DEBOUNCE_S, self._settings.reconcile_interval_s))
 
     async def step(self) -> None:
         """Run one cycle: observe, decide, apply, report. A failure is logged and counted; the next cycle retries."""

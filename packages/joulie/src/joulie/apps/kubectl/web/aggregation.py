@@ -7,7 +7,6 @@ import base64
 import logging
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from joulie.adapters.kubernetes.client import KubeClient
@@ -21,6 +20,7 @@ from joulie.apps.kubectl.web.aggregated import (
     FrontProxyError,
 )
 from joulie.program.http import AsgiApp, Server, TlsFiles
+from joulie.waiting import set_within
 
 CHECK_S = 60.0
 """Interval at which authority and registration are checked, s: authorities are rotated, APIServices made again."""
@@ -66,14 +66,14 @@ class Aggregation:
         while not stop.is_set():
             proxy = await self._known(proxy)
             if proxy is None:
-                await _pause(stop, _RETRY_S if self._problem else CHECK_S)
+                await set_within(stop, _RETRY_S if self._problem else CHECK_S)
                 continue
             self._authority.write_text(proxy.authority, encoding="utf-8")
             async with Server(self._app_of(proxy), self._address, tls=self._files, stop=stop):
                 known = proxy
                 while not stop.is_set() and proxy == known:
                     await self._register()
-                    await _pause(stop, _RETRY_S if self._problem else CHECK_S)
+                    await set_within(stop, _RETRY_S if self._problem else CHECK_S)
                     proxy = await self._known(known)
 
     async def _known(self, before: FrontProxy | None) -> FrontProxy | None:
@@ -106,8 +106,3 @@ class Aggregation:
         if str(error) != self._problem:
             self._problem = str(error)
             _log.warning("aggregated API not served as it should be, retrying", extra={"problem": self._problem})
-
-
-async def _pause(stop: asyncio.Event, delay_s: float) -> None:
-    with suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), delay_s)

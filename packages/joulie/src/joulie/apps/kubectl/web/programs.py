@@ -250,6 +250,7 @@ def _with_grid(item: PodItem, answer: GridAnswer | None) -> PodItem:
 
 async def _bounded(work: Awaitable[T]) -> T:
     try:
-        return await asyncio.wait_for(work, _TIMEOUT_S)
+        async with asyncio.timeout(_TIMEOUT_S):
+            return await work
     except TimeoutError:
         raise KubernetesError(f"no answer within {_TIMEOUT_S:g} s") from None
