@@ -51,10 +51,15 @@ class MetricsServer:
         gone = {"namespace": "team", "pod": "gone", "uid": "uid-gone"}
         if "joulie_rapl" in query:
             yield {"node": "n1"}, [(at, 200.0) for at in times if not _unmeasured(at)]
+        elif "increase(steps_total[300s])" in query:
+            yield gone, [(at, 30.0) for at in times if not _unmeasured(at)]
+            yield {"namespace": "team", "pod": "names-another"}, [(at, 30.0) for at in times]
         elif "container_cpu" in query:
             yield gone, [(at, 3.0) for at in times]
         elif "kube_pod_info" in query:
             yield gone | {"node": "n1", "created_by_kind": "Job", "created_by_name": "train"}, [(end_s, 1.0)]
+        elif "kube_pod_annotations" in query:
+            yield gone | {"annotation_joulie_io_progress_metric": "steps_total"}, [(end_s, 1.0)]
         elif "kube_pod_created" in query:
             yield gone, [(end_s, HOURS[0].from_s + 60.0)]
         elif "kube_pod_start_time" in query:
@@ -160,6 +165,35 @@ def test_a_recording_has_what_was_measured_and_nothing_else(recorded, tmp_path):
     assert energy["measured_j"].sum() == pytest.approx(100.0 * 3600.0)
     assert signals["intensity_g_per_kwh"].to_list() == [pytest.approx(300.0)]
     assert signals["price_per_kwh"].to_list() == [None], "unknown, not free"
+
+
+def test_progress_is_recorded_of_pods_that_name_its_metric_and_its_gaps_stay(recorded, tmp_path):
+    out, server = tmp_path / "week", MetricsServer()
+    assert recorded(server, "--out", str(out))[0] == 0
+    files = RecordingFiles.open(out)
+    assert {one.name: one.progress_metric for one in files.pods()} == {"gone": "steps_total", "here": None}
+    ((key, course),) = files.progress().items()
+    assert key == ("team", "gone"), "what does not name the metric has no progress"
+    assert course.steps.tolist() == [*range(12), *range(15, 36)]
+    assert set(course.increases) == {30.0}
+    for path in (out / "progress").iterdir():
+        path.unlink()
+    (out / "progress").rmdir()
+    assert files.progress() == {}, "a recording from before there was progress can be read"
+    server.queries = []
+    assert recorded(server, "--out", str(out))[0] == 0
+    assert not [query for query in server.queries if "joulie_rapl" in query]
+    assert len(files.progress()["team", "gone"].steps) == 33, "and gets what is missing"
+
+
+def test_pods_from_before_there_was_progress_are_read(tmp_path):
+    import polars as pl
+
+    files = RecordingFiles.create(tmp_path / "week", Head(Period(0.0, 3600.0), 300.0, anonymised=False))
+    files.write("pods", [{"uid": "u", "namespace": "team", "name": "a"}])
+    (part,) = (tmp_path / "week" / "pods").iterdir()
+    pl.read_parquet(part).drop("progress_metric").write_parquet(part)
+    assert files.pods() == [PodRecord("u", "team", "a")]
 
 
 def test_an_hour_that_fails_is_missing_and_the_same_command_adds_it(recorded, tmp_path):

@@ -113,15 +113,44 @@ def test_a_known_saving_is_reported_and_can_be_recomputed(joulie, tmp_path):
     assert document["saving"] == pytest.approx({"saved": 0.1, "low": 0.1, "high": 0.1, "pairs": 12})
     assert (document["allOrNone"]["low"], document["allOrNone"]["pairs"]) == (None, 2)
     by_arm = {arm: [0.0, 0.0] for arm in Arm}
-    weights = document["joulesPerCompletedPod"]
+    weights = document["joulesPerUnit"]
     for one in document["blocks"]:
         block = list(protocol.blocks())[one["block"]]
         arm = protocol.arms_at(block.start_s)[one["node"]]
         hour = 1.0 + 0.5 * math.sin(one["block"])
         by_arm[arm][0] += one["energyJ"] / hour
-        by_arm[arm][1] += sum(weights[owner] * units for owner, units in one["completedPods"].items())
+        by_arm[arm][1] += sum(weights[owner] * units for owner, units in one["work"].items())
     energy_per_work = {arm: energy / work for arm, (energy, work) in by_arm.items()}
     assert energy_per_work[Arm.TREATMENT] / energy_per_work[Arm.CONTROL] == pytest.approx(0.9)
+
+
+def test_pods_that_never_end_count_by_their_metric_and_the_report_says_so(joulie, tmp_path):
+    protocol, steps = drawn(), 12 * BLOCKS
+    trainers = [
+        PodRecord(node.node, "ml", node.node, "StatefulSet", "train", cpu_cores=4.0, started_s=START_S,
+                  node=node.node, progress_metric="steps_total")
+        for node in NODES
+    ]  # fmt: skip
+    folder = recorded(tmp_path / "week", [*hourly_pods(), *trainers], power_of(protocol, 0.9, steps))
+    rows = [
+        {"time_s": START_S + (step + 1) * STEP_S, "namespace": "ml", "pod": node.node, "increase": 30.0}
+        for step in range(steps)
+        for node in NODES
+    ]
+    files = RecordingFiles.open(folder)
+    files.write("progress", rows, files.head.period.hours[0])
+    arguments = ("trial", "report", folder, "--file", trial_file(tmp_path, protocol))
+    page = tmp_path / "july.html"
+    out = joulie(*arguments, "--html", page)[1]
+    assert "steps_total" in out
+    assert "<th>ml/StatefulSet/train</th><td>steps_total</td>" in page.read_text()
+    document = json.loads(joulie(*arguments, "-o", "json")[1])
+    assert {owner: one["unit"] for owner, one in document["workUnits"].items()} == {
+        "ml/StatefulSet/train": "steps_total",
+        "ns/Job/team": "completed pods",
+    }
+    assert document["saving"]["saved"] == pytest.approx(0.1)
+    assert document["blocks"][0]["work"]["ml/StatefulSet/train"] == pytest.approx(300.0)
 
 
 def test_no_saving_is_given_where_pods_ran_under_both_arms(joulie, tmp_path):

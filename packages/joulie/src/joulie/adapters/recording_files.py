@@ -17,13 +17,16 @@ import numpy as np
 import polars as pl
 
 from joulie.domain.recording import FORMAT, NodeRecord, Period, PodRecord, merge_pods
+from joulie.domain.trial.progress import Course
 from joulie.domain.units import FloatArray
+from joulie.domain.usage import PodKey
 
 _HEAD = "recording.json"
 _ONCE = "once"
 SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     "use": {"time_s": pl.Float64, "namespace": pl.String, "pod": pl.String, "cpu_cores": pl.Float64,
             "gpu_pct": pl.Float64},
+    "progress": {"time_s": pl.Float64, "namespace": pl.String, "pod": pl.String, "increase": pl.Float64},
     "power": {"time_s": pl.Float64, "node": pl.String, "power_w": pl.Float64},
     "energy": {"uid": pl.String, "namespace": pl.String, "pod": pl.String, "node": pl.String, "zone": pl.String,
                "from_s": pl.Float64, "until_s": pl.Float64, "cpu_j": pl.Float64, "mem_j": pl.Float64,
@@ -134,6 +137,7 @@ class RecordingFiles:
         path = self._path(table, hour)
         beside = path.with_suffix(".part")
         try:
+            path.parent.mkdir(exist_ok=True)  # a table that was added since the recording began
             pl.DataFrame(rows, schema=dict(_schema(table)), orient="row").write_parquet(beside)
             beside.replace(path)
         except OSError as error:
@@ -147,7 +151,7 @@ class RecordingFiles:
         """
         for path in sorted((self.folder / table).glob("*.parquet")):
             try:
-                yield pl.read_parquet(path, schema=dict(_schema(table)))
+                yield pl.read_parquet(path, schema=dict(_schema(table)), missing_columns="insert")
             except (OSError, pl.exceptions.PolarsError) as error:
                 reason = str(error).splitlines()[0]
                 raise RecordingError(f"{path}: {reason}; delete it and record again") from error
@@ -183,6 +187,21 @@ class RecordingFiles:
             inside = (place >= 0) & (place < steps)
             power_w[rows[inside], place[inside]] = own["power_w"].to_numpy()[inside]
         return np.arange(1, steps + 1, dtype=np.float64) * head.step_s, power_w
+
+    def progress(self) -> dict[PodKey, Course]:
+        """By how much the progress metric of each pod that names one grew in each step of which that is known.
+
+        Raises:
+            RecordingError: a file is damaged.
+        """
+        head = self.head
+        number = ((pl.col("time_s") - head.period.from_s) / head.step_s).round().cast(pl.Int64) - 1
+        rows = self.table("progress").with_columns(number.alias("step")).filter(pl.col("step") >= 0)
+        by_pod = rows.unique(["namespace", "pod", "step"]).sort("step").partition_by("namespace", "pod", as_dict=True)
+        return {
+            (str(key[0]), str(key[1])): Course(own["step"].to_numpy(), own["increase"].to_numpy())
+            for key, own in by_pod.items()
+        }
 
     def missing_hours(self, table: str) -> list[Period]:
         """Hours of which a table has no part."""

@@ -49,6 +49,7 @@ class PodRecord:
         ended_s: when it ended.
         node: that it ran on.
         exit: how it ended.
+        progress_metric: counter of its work that it names; empty or None without one.
     """
 
     uid: str
@@ -68,6 +69,7 @@ class PodRecord:
     ended_s: float | None = None
     node: str | None = None
     exit: str | None = None
+    progress_metric: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,5 +173,6 @@ _KINDS = {
     "owner_name": "owner",
     "zone": "zone",
     "gates": "gates",
+    "progress_metric": "metric",
 }
 """Fields with names, and what a replaced one begins with."""

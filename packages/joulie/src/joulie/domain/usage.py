@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 PodKey = tuple[str, str]
 """Namespace and name of a pod."""
+METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
+"""What a pod may name as its progress: never a query, which would run with the reader's rights."""
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ def _metered(files: RecordingFiles) -> Metered:
 
     nodes = files.nodes()
     _, power_w = files.measured_w([one.node for one in nodes])
-    return Metered(nodes, files.head.period.from_s, files.head.step_s, power_w)
+    return Metered(nodes, files.head.period.from_s, files.head.step_s, power_w, files.progress())
 
 
 def _read(file: Path) -> PowerTrial:
@@ -185,7 +185,7 @@ def _print_plan(found: TrialPlan, block_s: float, saving: float) -> None:
 
 
 def _print_report(found: TrialReport) -> None:
-    from joulie_lab.apps.trial.result import saving_words
+    from joulie_lab.apps.trial.result import UNIT_COLUMNS, saving_words
 
     click.echo(found.headline)
     if found.saving is not None and found.result.whole is not None:
@@ -202,5 +202,6 @@ def _print_report(found: TrialReport) -> None:
         for one in found.result.contrasts
     ]
     print_table("Pairs of blocks", ("PAIR", "ENFORCED", "SAVED, LOG %", "NODES", "LEFT OUT BECAUSE"), rows)
+    print_table("What work is counted by", UNIT_COLUMNS, found.unit_rows)
     for note in found.notes:
         click.echo(f"- {note}")

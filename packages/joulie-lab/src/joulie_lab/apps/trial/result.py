@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,10 +11,13 @@ from joulie.adapters.kubernetes.times import rfc3339
 from joulie.domain.recording import PodRecord
 from joulie.domain.trial.estimate import Contrast, Saving, TrialResult, evaluate
 from joulie.domain.trial.measure import Measured, Metered, measure
+from joulie.domain.trial.progress import Unit
 from joulie.domain.trial.protocol import Protocol
 from joulie.domain.trial.regression import Regression, regress
 
 HOW_KNOWN = "measured by trial"
+UNIT_COLUMNS = ("WORKLOAD", "UNIT", "OF THE WORK", "NOT BY ITS METRIC BECAUSE")
+_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -60,17 +65,25 @@ class TrialReport:
         return [
             "The interval is that of a test by changes of sign over pairs of blocks: it rests on the random order"
             " alone, and holds for a saving that is the same share in every block.",
-            f"{self.measured.both_arms:.1%} of the work is of pods that ran under both arms. It counts by time, an"
-            f" enforced hour as {1.0 / (1.0 + self.measured.slowdown):.3f} of an observed one: pods under one arm alone"
-            f" ran {self.measured.slowdown:+.1%} longer where enforced.",
+            f"{self.measured.both_arms:.1%} of the work is completed pods that ran under both arms. It counts by time,"
+            f" an enforced hour as {1.0 / (1.0 + self.measured.slowdown):.3f} of an observed one: pods under one arm"
+            f" alone ran {self.measured.slowdown:+.1%} longer where enforced.",
             f"{self.measured.enforced:.1%} of the work was done on enforced nodes: far from half means that pods moved"
             " between the halves.",
             *self._spill_over,
             *self._compared,
             f"{silent} of {len(self.measured.blocks)} node-blocks had a silent meter and count in neither block of"
             f" their pair; {left_out} nodes had no partner.",
-            f"{self.measured.uncounted_owners} workloads completed pods under one arm only and count as no work.",
+            f"{self.measured.uncounted_owners} workloads did work under one arm only, which does not count.",
+            *self._claimed,
         ]
+
+    @property
+    def _claimed(self) -> Sequence[str]:
+        """That progress is a claim, where it counts."""
+        if not any(one.metric for one in self.measured.units.values()):
+            return []
+        return ["Progress is what a workload says of itself, by the counter that its pods name: nobody checks it here."]
 
     @property
     def _spill_over(self) -> Sequence[str]:
@@ -94,6 +107,23 @@ class TrialReport:
             "To compare, a regression with an effect of each block and of each half's hardware families:"
             f" {one.saved:.1%} of the energy per work, standard error {100.0 * one.error:.1f} points."
         ]
+
+    @property
+    def unit_rows(self) -> Sequence[tuple[str, str, str, str]]:
+        """What the work of the largest workloads is counted by, and of all that name a metric and are not."""
+        weighted: defaultdict[str, float] = defaultdict(float)
+        for block in self.measured.blocks:
+            for owner, units in block.work.items():
+                weighted[owner] += units * self.measured.joules_per_unit.get(owner, 0.0)
+        total = math.fsum(weighted.values())
+        order = sorted(self.measured.units, key=lambda owner: (-weighted[owner], owner))
+        shown = [one for place, one in enumerate(order) if place < _SHOWN or self.measured.units[one].why_not]
+        rows = [
+            (owner, _unit_words(unit), f"{weighted[owner] / total if total else 0.0:.1%}", unit.why_not)
+            for owner, unit in ((owner, self.measured.units[owner]) for owner in shown[: 2 * _SHOWN])
+        ]
+        more = len(order) - len(rows)
+        return [*rows, (f"and {more} more (-o json)", "", "", "")] if more else rows
 
     def document(self) -> dict[str, object]:
         """Everything that the saving was computed from."""
@@ -124,9 +154,10 @@ class TrialReport:
             "slowdownOfEnforcedPods": self.measured.slowdown,
             "workOnEnforcedNodes": self.measured.enforced,
             "uncountedWorkloads": self.measured.uncounted_owners,
-            "joulesPerCompletedPod": dict(self.measured.joules_per_unit),
+            "workUnits": {owner: _unit(one) for owner, one in sorted(self.measured.units.items())},
+            "joulesPerUnit": dict(self.measured.joules_per_unit),
             "blocks": [
-                {"block": one.block, "node": one.node, "energyJ": one.energy_j, "completedPods": dict(one.work)}
+                {"block": one.block, "node": one.node, "energyJ": one.energy_j, "work": dict(one.work)}
                 for one in self.measured.blocks
             ],
             "notes": list(self.notes),
@@ -156,7 +187,7 @@ def _refused(measured: Measured, result: TrialResult, max_both_arms: float) -> s
     if not measured.blocks:
         return "the recording holds no block of the trial"
     if result.saving is None:
-        return "no pair of blocks has measured energy and completed work in both halves"
+        return "no pair of blocks has measured energy and work in both halves"
     if measured.both_arms > max_both_arms:
         return (
             f"{measured.both_arms:.0%} of the work is of pods that ran under both arms, at most {max_both_arms:.0%} may"
@@ -172,6 +203,14 @@ def saving_words(saving: Saving, of: str = "energy per work") -> str:
     if saving.low is None or saving.high is None:
         return f"{said}; {saving.pairs} pairs of blocks are too few for an interval"
     return f"{said}, 95 % interval {saving.low:.1%} to {saving.high:.1%}, {saving.pairs} pairs of blocks"
+
+
+def _unit_words(unit: Unit) -> str:
+    return unit.metric or "completed pods"
+
+
+def _unit(unit: Unit) -> dict[str, object]:
+    return {"unit": _unit_words(unit), "metric": unit.metric or None, "whyNotMetric": unit.why_not or None}
 
 
 def _saving(one: Saving | None) -> dict[str, object] | None:

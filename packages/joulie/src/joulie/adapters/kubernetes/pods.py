@@ -28,13 +28,13 @@ from joulie.domain.profiles.profile import Hints
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
 from joulie.domain.scheduling.node_rules import ANYWHERE, NodeRules
 from joulie.domain.scoring.extender import PodView, Sensitivity
+from joulie.domain.usage import METRIC_NAME
 
 _POD_TEMPLATE_HASH = "pod-template-hash"
 _CRON_RUN = re.compile(r"(.+)-(\d{8})", re.ASCII)
 """Name of a CronJob's Job: the CronJob's name and the scheduled time, minutes since the epoch."""
 _CRON_DELAY_S = 7 * 86400.0
 """How long after the scheduled time pods of the Job may still be created."""
-_METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
 _SHOWN_CHARS = 64
 _MAX_GPU_W = 10_000.0
 """Maximum length of a user's text in a message."""
@@ -286,7 +286,7 @@ def _gpu_power_limit_w(annotations: dict[str, str], mistakes: list[str]) -> floa
 def _progress_metric(annotations: dict[str, str], mistakes: list[str]) -> str:
     """The metric that an annotation names: never a query, which would run with the operator's rights."""
     text = annotations.get(names.PROGRESS_METRIC_ANNOTATION, "")
-    if not text or _METRIC_NAME.fullmatch(text):
+    if not text or METRIC_NAME.fullmatch(text):
         return sys.intern(text)
     shown = text[:_SHOWN_CHARS]
     mistakes.append(f"{names.PROGRESS_METRIC_ANNOTATION}: {shown!r} is not the name of a metric, it is ignored")

@@ -11,7 +11,7 @@ from joulie.adapters.prometheus.answers import History
 from joulie.adapters.prometheus.client import Prometheus
 from joulie.adapters.prometheus.pods import pod_of
 from joulie.domain.recording import Exit, PodRecord
-from joulie.domain.usage import PodKey
+from joulie.domain.usage import METRIC_NAME, PodKey
 
 _TIMES = {
     "kube_pod_created": "arrived_s",
@@ -25,6 +25,7 @@ _REQUESTS = "kube_pod_container_resource_requests"
 _PHASE = "kube_pod_status_phase"
 _ANNOTATIONS = "kube_pod_annotations"
 _CLASS = "annotation_joulie_io_workload_class"
+_PROGRESS = "annotation_joulie_io_progress_metric"
 _BYTES_PER_GIB = 1024.0**3
 _VENDORS = {"nvidia_com_gpu": "NVIDIA", "amd_com_gpu": "AMD"}
 _EXITS = {"Succeeded": Exit.SUCCEEDED, "Failed": Exit.FAILED}
@@ -64,6 +65,8 @@ async def past_pods(prometheus: Prometheus, from_s: float, until_s: float) -> li
     for labels, key, _ in _values(answers[_ANNOTATIONS]):
         if labels.get(_CLASS):
             update(labels, key, workload_class=labels[_CLASS])
+        if METRIC_NAME.fullmatch(labels.get(_PROGRESS, "")):
+            update(labels, key, progress_metric=labels[_PROGRESS])
     for (uid, key), known in _requests(answers[_REQUESTS], uid_of).items():
         update({"uid": uid}, key, **known)
     return list(pods.values())

@@ -27,6 +27,7 @@ from joulie.adapters.prometheus.client import Prometheus, connect
 from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.kube_state import past_pods
 from joulie.adapters.prometheus.nodes import NodeIndex
+from joulie.adapters.prometheus.progress import MAX_METRICS, progress_courses
 from joulie.adapters.prometheus.readings import Steps
 from joulie.apps.accounting.facts import keep_hardware, keep_pod
 from joulie.apps.kubectl.options import cluster_options, run_with_client
@@ -49,6 +50,8 @@ if TYPE_CHECKING:  # they need the extra `parquet`
 _MIN_STEP_S = 60.0
 _INCOMPLETE = 1
 """Exit code of a recording that lacks hours: the same command adds them."""
+_HOURLY = ("pods", "use", "power", "progress")
+"""Tables that Prometheus fills, hour by hour."""
 _BYTES_PER_GIB = 1024.0**3
 _ENDS = {"Succeeded": Exit.SUCCEEDED, "Failed": Exit.FAILED}
 Row = dict[str, object]
@@ -163,6 +166,7 @@ class _Recorder:
         self._prometheus = prometheus
         self._ledger = ledger
         self._names = names
+        self._warned = False
 
     async def run(self) -> None:
         """Record; an hour that Prometheus does not answer for stays missing, and is reported."""
@@ -172,17 +176,17 @@ class _Recorder:
         except NotFoundError:  # a cluster without Joulie's CRDs
             hardware = {}
         records = [node_record(node, hardware.get(node.metadata.name)) for node in nodes]
+        until_s = self._files.head.period.until_s
+        listed = [pod_record(pod) for pod in (await self._client.list(PODS_WITH_CONTAINERS)).items]
+        present = [one for one in listed if one.arrived_s is None or one.arrived_s < until_s]
         if not self._files.has("pods"):
             self._write("nodes", [asdict(one) for one in records])
-            pods = (await self._client.list(PODS_WITH_CONTAINERS)).items
-            until_s = self._files.head.period.until_s
-            present = (pod_record(pod) for pod in pods)
-            self._write("pods", [asdict(one) for one in present if one.arrived_s is None or one.arrived_s < until_s])
+            self._write("pods", [asdict(one) for one in present])
         index = NodeIndex.from_aliases({node.metadata.name: node_aliases(node) for node in nodes})
         gpus = {one.node: one.gpus for one in records}
         for hour in self._files.head.period.hours:
             try:
-                await self._hour(hour, index, gpus)
+                await self._hour(hour, index, gpus, present)
             except PrometheusError as error:
                 click.echo(f"joulie: warning: {_shown(hour)} is missing: {error}", err=True)
             if self._ledger is not None and not self._files.has("energy", hour):
@@ -190,12 +194,15 @@ class _Recorder:
                 self._write("signals", list(_signals(rows)), hour)
                 self._write("energy", [_energy(row) for row in rows], hour)
 
-    async def _hour(self, hour: Period, index: NodeIndex, gpus: dict[str, int]) -> None:
+    async def _hour(self, hour: Period, index: NodeIndex, gpus: dict[str, int], present: Sequence[PodRecord]) -> None:
         step_s, files = self._files.head.step_s, self._files
         steps = Steps(hour.from_s + step_s, hour.until_s, step_s, step_s)
-        if not files.has("pods", hour):
+        known = list(present)
+        if not (files.has("pods", hour) and files.has("progress", hour)):
             found = await past_pods(self._prometheus, hour.from_s, hour.until_s)
-            self._write("pods", [asdict(one) for one in found], hour)
+            known = [*found, *present]
+            if not files.has("pods", hour):
+                self._write("pods", [asdict(one) for one in found], hour)
         if not files.has("use", hour):
             cores = await Cadvisor(self._prometheus).courses(steps)
             gpu_pct = await Dcgm(self._prometheus, step_s).courses(steps)
@@ -208,6 +215,24 @@ class _Recorder:
                 for time_s, power_w in course.items()
             ]
             self._write("power", rows, hour)
+        if not files.has("progress", hour):
+            self._write("progress", await self._progress(known, steps), hour)
+
+    async def _progress(self, pods: Sequence[PodRecord], steps: Steps) -> list[Row]:
+        metric_of = {(one.namespace, one.name): one.progress_metric for one in pods if one.progress_metric}
+        more = len(set(metric_of.values())) - MAX_METRICS
+        if more > 0 and not self._warned:
+            self._warned = True
+            click.echo(
+                f"joulie: warning: pods name {more} progress metrics more than the {MAX_METRICS} that are recorded",
+                err=True,
+            )
+        courses = await progress_courses(self._prometheus, metric_of, steps)
+        return [
+            {"time_s": time_s, "namespace": pod[0], "pod": pod[1], "increase": increase}
+            for pod, course in sorted(courses.items())
+            for time_s, increase in sorted(course.items())
+        ]
 
     def _write(self, table: str, rows: Sequence[Row], hour: Period | None = None) -> None:
         self._files.write(table, rows if self._names is None else [self._names.of(row) for row in rows], hour)
@@ -261,6 +286,7 @@ def pod_record(pod: PodWithContainers) -> PodRecord:
         ended_s=None if ran is None else ran.ended_s,
         node=facts.node_name or None,
         exit=_ENDS.get(pod.status.phase),
+        progress_metric=facts.progress_metric or None,
     )
 
 
@@ -270,7 +296,7 @@ def summarise(files: RecordingFiles) -> dict[str, Any]:
     pods = files.pods()
     samples = sum(len(part) for part in files.parts("power"))
     steps = len(head.period.hours) * round(3600.0 / head.step_s)
-    missing = sorted({_shown(hour) for table in ("pods", "use", "power") for hour in files.missing_hours(table)})
+    missing = sorted({_shown(hour) for table in _HOURLY for hour in files.missing_hours(table)})
     return {
         "folder": str(files.folder),
         "from_s": head.period.from_s,
@@ -284,6 +310,7 @@ def summarise(files: RecordingFiles) -> dict[str, Any]:
         "power_samples": samples,
         "power_coverage": samples / (steps * len(nodes)) if nodes else 0.0,
         "use_samples": sum(len(part) for part in files.parts("use")),
+        "progress_samples": sum(len(part) for part in files.parts("progress")),
         "energy_rows": sum(len(part) for part in files.parts("energy")),
         "signal_rows": sum(len(part) for part in files.parts("signals")),
         "missing_hours": missing,

@@ -8,19 +8,16 @@ from typing import NamedTuple
 
 from joulie.adapters.prometheus import Prometheus, PrometheusError, Series
 from joulie.adapters.prometheus.pods import pod_values
+from joulie.adapters.prometheus.progress import MAX_METRICS, MAX_PER_S, by_pod
 from joulie.adapters.prometheus.zones import MAX_DEVICE_W
 from joulie.domain.capping.live import JobGpus
 from joulie.domain.usage import PodKey
 
-MAX_METRICS = 32
-"""Maximum number of metrics that pods may name; each is one query."""
-_MAX_RATE = 1e15
 _STEP_S = 15
 _TRAFFIC = "avg by (UUID) (avg_over_time(DCGM_FI_PROF_DRAM_ACTIVE[{window}]))"
 """Share of the time in which a GPU's memory moves data: bytes a second, whose number for a step no limit changes."""
 _LEAST_TRAFFIC = 0.01
 """Share from which traffic tells of the work; below it, what else moves data is too much of it."""
-_BY_POD = "namespace, pod, exported_namespace, exported_pod"
 
 _log = logging.getLogger(__name__)
 
@@ -67,17 +64,17 @@ class Meters:
         power_w = by_gpu(await self._ask(_power(window)), MAX_DEVICE_W)
         progress: dict[str, Mapping[PodKey, float]] = {}
         for metric in sorted(metric for metric in metrics if metric)[:MAX_METRICS]:
-            query = f"sum by ({_BY_POD}) (rate({metric}[{window}]))"
-            progress[metric] = pod_values(await self._ask(query), _MAX_RATE)
+            query = by_pod("rate", metric, window)
+            progress[metric] = pod_values(await self._ask(query), MAX_PER_S)
         counted: Mapping[str, float] = {}
         traffic: Mapping[str, float] = {}
         if any(metrics) or self._progress_query:
             traffic = by_gpu(await self._ask(_TRAFFIC.replace("{window}", window)), 1.0)
         if "" in metrics and self._progress_query:
             query = self._progress_query.replace("{window}", window)
-            progress[""] = pod_values(await self._ask(query), _MAX_RATE)
+            progress[""] = pod_values(await self._ask(query), MAX_PER_S)
         elif "" in metrics:
-            counted = by_gpu(await self._ask(_activity(window)), _MAX_RATE)
+            counted = by_gpu(await self._ask(_activity(window)), MAX_PER_S)
 
         def of(metric: str, job: JobGpus) -> Measured:
             gpus = [gpu for _, gpu, _ in job.gpus]
