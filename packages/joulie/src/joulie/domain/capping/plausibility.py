@@ -25,9 +25,9 @@ from joulie.domain.units import FloatArray
 
 TOLERANCE = 0.02
 """By how much more progress than counted work may remain, in logarithms."""
-SIGMAS = 3.0
+SIGMAS = 4.0
 """Standard errors by which a contradiction must exceed what is possible."""
-USUAL_NOISE, USUAL_WEIGHT = 0.03, 3.0
+USUAL_NOISE, USUAL_WEIGHT = 0.05, 3.0
 """Noise of progress over counted work in a window that is expected before windows tell, and how many that is worth."""
 LOWEST_UNVOUCHED = 0.72
 """Smallest limit over natural power that claims alone may lead to."""
@@ -72,7 +72,7 @@ def changed(windows: Sequence[Window], baseline_w: float) -> bool:
     now, then = (_claimed_over_counted(some, baseline_w) for some in (newest, before))
     if now.size and then.size:
         error = _noise(then) * math.sqrt(1.0 + 1.0 / then.size)
-        if abs(float(now.mean() - then.mean())) > TOLERANCE + SIGMAS * error:
+        if abs(float(np.median(now) - np.median(then))) > TOLERANCE + SIGMAS * error:
             return True
     return findings(windows, baseline_w).disturbed
 
@@ -91,7 +91,7 @@ def _outruns_counters(windows: Sequence[Window], limit_w: float, baseline_w: flo
     if not under.size or not free.size:
         return False
     error = _noise(under, free) * math.sqrt(1.0 / under.size + 1.0 / free.size)
-    return float(under.mean() - free.mean()) > TOLERANCE + SIGMAS * error
+    return float(np.median(under) - np.median(free)) > TOLERANCE + SIGMAS * error
 
 
 def _noise(*groups: FloatArray) -> float:
