@@ -574,11 +574,13 @@ def test_node_created_again_gets_its_hardware_again(machine: Machine, no_gpu: No
             await bench.client.delete(NODES, machine.node)
             await until(lambda: _gone(bench))  # the garbage collector's work: the Node owns it
             await bench.add_node()
-            await until(bench.hardware)
             uid = (await bench.client.get(NODES, machine.node)).metadata.uid
-            hardware = await bench.hardware()
-            assert hardware is not None
-            assert hardware.metadata.owner_references[0].uid == uid
+
+            async def is_owned() -> bool:
+                hardware = await bench.hardware()
+                return hardware is not None and [one.uid for one in hardware.metadata.owner_references] == [uid]
+
+            await until(is_owned)
 
     on_cluster(machine, scenario)
 
