@@ -213,7 +213,7 @@ def test_a_rotated_authority_replaces_the_one_before_and_the_certificate_is_regi
                     found.append(None)
             return found
 
-        monkeypatch.setattr(aggregation, "_pause", pause)
+        monkeypatch.setattr(aggregation, "set_within", pause)
         port = free_port()
         files = TlsFiles(site.server.certificate, site.server.key)
         served = Aggregation(
