@@ -628,10 +628,6 @@ async def _result(bench: Bench, result: str) -> bool:
     return (await bench.cpu()).result == result
 
 
-async def _gpu_result(bench: Bench, result: str) -> bool:
-    return (await bench.gpu()).result == result
-
-
 async def _backend(bench: Bench, backend: str) -> bool:
     return (await bench.cpu()).backend == backend
 

@@ -28,8 +28,8 @@ async def query_aggregated(client: KubeClient, path: str, query: Mapping[str, st
     except NotFoundError:
         return None
     except ForbiddenError as error:
-        # The API server refuses what no role names before it finds that there is no such API; the program gives no
-        # reason beside its message.
+        # An API server refuses a user whom no role allows this, even where the API is not installed, and gives a reason
+        # such as Forbidden. A refusal by `joulie web` itself has none.
         if error.reason:
             return None
         raise
