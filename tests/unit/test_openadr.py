@@ -1,15 +1,24 @@
 """The OpenADR client against a VTN that answers as the specification's schema says, and what its events ask for."""
 
 import asyncio
+import dataclasses
+import json
 from urllib.parse import parse_qs
 
 import httpx2
+import numpy as np
 import pytest
 
+from joulie.adapters import openadr
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.resources import POWER_BUDGETS
-from joulie.adapters.openadr import FOREVER_S, PAGE, OpenAdr, OpenAdrError, duration_s
+from joulie.adapters.openadr import FOREVER_S, MAX_INTERVALS, PAGE, OpenAdr, OpenAdrError, duration_s
+from joulie.apps.operator.budgets.events import BudgetEvents
+from joulie.apps.operator.budgets.stored import StoredBudget
+from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.capping.budgets import Budget, BudgetOutcome
 from joulie.domain.capping.grid_events import GridEvent, merged, reduction_of, signal_at
+from joulie.domain.capping.watts_in_force import WattsInForce
 from joulie.domain.mode import Mode
 from support.operator_stage import play
 
@@ -147,6 +156,79 @@ def test_a_price_and_what_starts_now_are_not_delayed():
     assert vtn.read()[0].start_s == NOW_S
 
 
+ASKED = [{"payloadType": kind, "readingType": "MEAN"} for kind in ("DEMAND", "USAGE", "BASELINE", "SETPOINT")]
+
+
+def reported(measured, *, status=201, polls=1, unread=0, asked=ASKED):
+    """What a VTN is told of an hour at 30 kW, by what each of two budgets was measured at."""
+    period = {"start": "2024-09-04T10:30:30Z", "duration": "PT1H"}
+    vtn, clock, told = Vtn([event("e/1", intervalPeriod=period, reportDescriptors=asked)]), [NOW_S], []
+
+    def answer(request):
+        if request.url.path != "/vtn/reports":
+            return vtn(request)
+        told.append(json.loads(request.content))
+        return httpx2.Response(status)
+
+    async def main():
+        async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as http:
+            client = OpenAdr("https://vtn.test/vtn", "dr", http, lambda: clock[0])
+            settings = dataclasses.replace(OperatorSettings(), openadr_budgets=tuple(measured))
+            events = BudgetEvents(None, client, settings, lambda: clock[0])
+            await events.poll({}, {})
+            stored = {
+                name: StoredBudget(
+                    Budget(name, 40_000.0, np.arange(2)), WattsInForce(40_000.0, "spec"),
+                    tuple(events.asked(name, 40_000.0)), 40_000.0, None,
+                )
+                for name in measured
+            }  # fmt: skip
+            start_s, end_s = stored["hall"].reductions[0].start_s, stored["hall"].reductions[0].end_s
+            for clock[0] in np.arange(start_s, end_s, 30.0).tolist():
+                outcomes = {
+                    name: BudgetOutcome(np.zeros(2), watts, watts, 0.0, unread, 0, np.zeros(2, dtype=np.bool_))
+                    for name, watts in measured.items()
+                }
+                events.sampled(stored, outcomes)
+            await events.poll({}, stored)
+            assert told == [], "not before it is over"
+            vtn.events.clear()
+            for clock[0] in [end_s + 30.0 * poll for poll in range(1, polls + 1)]:
+                await events.poll({}, stored)
+
+    asyncio.run(main())
+    return told
+
+
+def test_an_event_that_asks_for_it_is_reported_once_with_what_was_measured():
+    (told,) = reported({"hall": 24_000.0, "rack": 6_000.0}, polls=3)
+    assert (told["objectType"], told["programID"], told["eventID"], told["clientName"]) == (
+        "REPORT", "dr", "e/1", "joulie",
+    )  # fmt: skip
+    assert [(one["payloadType"], one["units"]) for one in told["payloadDescriptors"]] == [
+        ("DEMAND", "KW"), ("USAGE", "KWH"), ("BASELINE", "KW"),
+    ]  # fmt: skip
+    hall, rack = told["resources"]
+    assert hall["intervalPeriod"] == {"start": "2024-09-04T10:30:30Z", "duration": "PT3600S"}
+    assert (hall["resourceName"], rack["resourceName"]) == ("hall", "rack")
+    # No baseline is known here, and none is made up.
+    assert hall["intervals"] == [
+        {"id": 0, "payloads": [{"type": "DEMAND", "values": [24.0]}, {"type": "USAGE", "values": [24.0]}]}
+    ]
+
+
+def test_a_report_that_is_refused_is_sent_again_and_one_that_is_there_is_not(caplog):
+    assert len(reported({"hall": 24_000.0}, status=503, polls=3)) == 3
+    assert {one.error for one in caplog.records} == {"/reports: HTTP status 503"}
+    assert len(reported({"hall": 24_000.0}, status=409, polls=3)) == 1
+
+
+def test_what_was_not_measured_or_not_asked_for_is_not_reported():
+    assert reported({"hall": 24_000.0}, unread=1, polls=2) == []
+    assert reported({"hall": 24_000.0}, asked=[{"payloadType": "SETPOINT"}]) == []
+    assert reported({"hall": 24_000.0}, asked=None) == []
+
+
 def test_pages_are_read_to_the_end():
     vtn = Vtn([event(str(index)) for index in range(PAGE + 3)])
     assert len(vtn.read()) == PAGE + 3
@@ -214,7 +296,6 @@ def test_an_event_reduces_a_budget_by_its_level_or_to_its_limit():
     ]
     assert [one and one.limit_w for one in found] == [800.0, None, None, 800.0]
     assert reduction_of(GridEvent("e", 0.0, 10.0, "IMPORT_CAPACITY_LIMIT", 2000.0), 1000.0, LEVELS) is None
-    assert reduction_of(GridEvent("e", 0.0, 10.0, "IMPORT_CAPACITY_LIMIT", 0.0), 1000.0, LEVELS) is None
     assert reduction_of(GridEvent("e", 10.0, 10.0, "SIMPLE", 1), 1000.0, LEVELS) is None
 
 
@@ -299,3 +380,101 @@ def test_the_operator_lets_events_of_the_vtn_reduce_the_budgets_that_are_named(t
             assert budgets._stored["hall"].limit.limit_w == 7200.0, "a VTN that is away changes nothing"
 
     play(body, tmp_path, mode=Mode.ENFORCE, openadr_budgets=("hall",))
+
+
+# ---- a VTN that is wrong, or hostile
+
+
+def test_an_event_that_starts_now_ends_though_it_is_told_again_and_again():
+    vtn, clock = Vtn([event(intervalPeriod={"start": "0001-01-01", "duration": "PT1H"})]), [NOW_S]
+
+    async def main():
+        async with httpx2.AsyncClient(transport=httpx2.MockTransport(vtn)) as http:
+            client = OpenAdr("https://vtn.test/vtn", "dr", http, lambda: clock[0])
+            first = await client.events()
+            clock[0] += 1800.0
+            assert await client.events() == first
+            assert first[0].end_s == NOW_S + 3600.0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"intervals": [{"id": "first", "payloads": []}]},
+        {"intervals": 7},
+        {"id": 5},
+        {"intervalPeriod": "soon"},
+        {"payloadDescriptors": [3]},
+        {"reportDescriptors": "all"},
+    ],
+    ids=str,
+)
+def test_an_event_of_wrong_types_costs_no_other(wrong, caplog):
+    assert [one.name for one in Vtn([event("wrong") | wrong, event()]).read()] == ["openadr-1-0"]
+    assert "left out" in caplog.text
+
+
+def test_a_limit_of_nothing_is_the_lowest_that_there_is():
+    (one,) = Vtn([event(values=(0,))]).read()
+    assert reduction_of(one, 1000.0, LEVELS).limit_w == 1.0
+
+
+def test_what_is_told_in_an_id_reaches_no_terminal():
+    assert Vtn([event("\x1b[2J\n../x")]).read()[0].name == "openadr-__2J____x-0"
+
+
+def redirect(request):
+    assert request.url.host == "vtn.test"
+    return httpx2.Response(302, headers={"location": "https://evil.test/events"})
+
+
+def nested(_request):
+    return httpx2.Response(200, content=b'[{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}]")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (redirect, "HTTP status 302"),
+        (
+            lambda _: httpx2.Response(200, json=[{"id": "e", "intervals": [{}] * (MAX_INTERVALS + 1)}]),
+            "more than 10000 intervals",
+        ),
+        (nested, "unexpected answer"),
+        (lambda _: httpx2.Response(200, content=b"\xff"), "unexpected answer"),
+        (lambda _: httpx2.Response(200, content=b"no gzip", headers={"content-encoding": "gzip"}), "incorrect header"),
+    ],
+)
+def test_a_hostile_vtn_is_an_error_and_no_more(answer, message):
+    vtn = Vtn()
+    vtn.broken = answer
+    with pytest.raises(OpenAdrError, match=message):
+        vtn.read()
+
+
+@pytest.mark.parametrize("token", ["\u20ac", "a\r\nx-evil: 1"])
+def test_a_token_that_is_no_header_is_an_error(token, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("s3cret")
+    vtn = Vtn()
+    vtn.broken = lambda _: httpx2.Response(200, json={"access_token": token})
+    with pytest.raises(OpenAdrError, match="login"):
+        vtn.read(client_id="joulie", secret_file=secret)
+
+
+def test_a_vtn_that_answers_forever_is_given_up(monkeypatch):
+    monkeypatch.setattr(openadr, "READ_S", 0.01)
+
+    class Drip(httpx2.AsyncByteStream):
+        async def __aiter__(self):
+            while True:
+                yield b" "
+                await asyncio.sleep(0)
+
+    vtn = Vtn()
+    vtn.broken = lambda _: httpx2.Response(200, stream=Drip())
+    monkeypatch.setattr(openadr, "_MAX_BYTES", 1 << 40)
+    with pytest.raises(OpenAdrError, match="not read within"):
+        vtn.read()

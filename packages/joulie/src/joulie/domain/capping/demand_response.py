@@ -55,6 +55,7 @@ class Course:
         last_s: time of the last sample; None before the first.
         energy_j: energy between samples, J.
         known_s: time that it was drawn in, s.
+        measured_s: of that, time in which all of it was measured, s.
         over_s: time of the last sample above the limit; None where none was.
         within_s: time of the first sample since then; None where there is none.
     """
@@ -64,11 +65,17 @@ class Course:
     last_s: float | None = None
     energy_j: float = 0.0
     known_s: float = 0.0
+    measured_s: float = 0.0
     over_s: float | None = None
     within_s: float | None = None
 
-    def sampled(self, now_s: float, power_w: float) -> Course:
+    def sampled(self, now_s: float, power_w: float, *, measured: bool = True) -> Course:
         """The course with one more sample; one that is not later than the last changes nothing.
+
+        Args:
+            now_s: time, s since the epoch.
+            power_w: power, W.
+            measured: whether all of it was measured, and none is a worst case.
 
         Raises:
             InvalidQuantityError: the power is NaN, infinite or negative.
@@ -84,6 +91,7 @@ class Course:
             last_s=now_s,
             energy_j=self.energy_j + power_w * dt_s,
             known_s=self.known_s + dt_s,
+            measured_s=self.measured_s + (dt_s if measured else 0.0),
             over_s=now_s if over else self.over_s,
             within_s=within_s,
         )

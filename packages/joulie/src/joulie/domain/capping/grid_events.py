@@ -10,6 +10,8 @@ from joulie.domain.units import InvalidQuantityError
 
 SIMPLE, IMPORT_CAPACITY_LIMIT = "SIMPLE", "IMPORT_CAPACITY_LIMIT"
 """OpenADR's payloads that reduce a budget: a level from 0 (normal) to 3, and a limit on what is drawn, here in W."""
+LEAST_W = 1.0
+"""What a limit of nothing counts as, W: nodes go to their lowest limits, and the budget says what is missing."""
 
 PRICE, GHG = "PRICE", "GHG"
 """OpenADR's payloads that are signals: price of energy, currency/kWh, and marginal emissions, g/kWh."""
@@ -46,7 +48,7 @@ def reduction_of(event: GridEvent, base_w: float, simple_percent: Mapping[int, f
         percent = simple_percent.get(round(event.value), 0.0)
         limit_w = base_w * (1.0 - percent / 100.0)
     else:
-        limit_w = event.value
+        limit_w = max(event.value, LEAST_W)
     if event.payload not in (SIMPLE, IMPORT_CAPACITY_LIMIT) or limit_w >= base_w:
         return None
     try:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from joulie.adapters.kubernetes.api.v1alpha1 import PowerBudget, ReductionStatus
-from joulie.adapters.openadr import OpenAdr, OpenAdrError
+from joulie.adapters.openadr import BASELINE, DEMAND, USAGE, OpenAdr, OpenAdrError, ReportRequest
 from joulie.adapters.prometheus import Prometheus, PrometheusError
 from joulie.apps.operator.budgets.stored import StoredBudget, zone_of
 from joulie.apps.operator.settings.budgets import PowerBudgetSettings
@@ -23,6 +23,7 @@ from joulie.domain.capping.demand_response import (
 from joulie.domain.capping.grid_events import GridEvent, merged, reduction_of, signal_at
 from joulie.domain.capping.watts_in_force import RAMP_S, Reduction
 from joulie.domain.signal import Reading
+from joulie.domain.units import joules_to_kwh
 
 POLL_S = 30.0
 """How often signals and baselines are looked at, s."""
@@ -31,6 +32,8 @@ SIGNAL_STALE_S = 600.0
 VTN_STALE_S = 6 * 3600.0
 """Age of the VTN's last answer from which its signals are unknown, s: it tells them ahead, by the day mostly."""
 METRIC = "joulie_operator_power_budget_measured_watts"
+REPORTED_SHARE = 0.95
+"""Share of an event's time in which all nodes must have been measured for it to be reported to the VTN."""
 _NO_PROMETHEUS = "no baseline: it needs PROMETHEUS_ADDRESS, where the power of past days is"
 _log = logging.getLogger(__name__)
 
@@ -62,6 +65,8 @@ class BudgetEvents:
         self._signals: dict[str, Reading] = {}
         self._courses: dict[tuple[str, str, float], Course] = {}
         self._baselines: dict[tuple[str, str, float], Baseline | str] = {}
+        self._requests: dict[str, ReportRequest] = {}
+        self._reported: set[str] = set()
 
     def signal(self, budget: str) -> float | None:
         """The value of a budget's signal; None where it is unknown."""
@@ -93,7 +98,7 @@ class BudgetEvents:
                 course = self._courses.get(key)
                 if event.active(now_s) and name in outcomes:
                     before = course or Course(event.start_s, event.limit_w)
-                    course = before.sampled(now_s, outcomes[name].measured_w)
+                    course = before.sampled(now_s, outcomes[name].measured_w, measured=not outcomes[name].unread)
                 if course is not None:
                     kept[key] = course
         self._courses = kept
@@ -131,28 +136,76 @@ class BudgetEvents:
         )
 
     async def poll(self, stored: Mapping[str, PowerBudget], budgets: Mapping[str, StoredBudget]) -> None:
-        """Read events of the VTN, the signals that budgets follow, and the baselines of events that are over."""
+        """Read events of the VTN, the signals that budgets follow, and the baselines of events that are over.
+
+        Reports to the VTN are sent last, with those baselines.
+        """
         if self._openadr is not None:
-            try:
-                told = await self._openadr.events()
-            except OpenAdrError as error:
-                _log.warning("VTN not read: the events that are known stay", extra={"error": str(error)})
-            else:
-                self._told, self._told_s = merged(self._told, told, self._now_s(), RAMP_S), self._now_s()
+            await self._read_events(self._openadr)
         follows = {name: one.spec.follow for name, one in stored.items() if one.spec.follow is not None}
         self._vtn_signals = {name: one.signal.upper() for name, one in follows.items() if one.signal is not None}
-        if self._prometheus is None:
+        if self._prometheus is not None:
+            await self._ask(self._prometheus, stored, budgets)
+        if self._openadr is not None:
+            await self._report(self._openadr, budgets)
+
+    async def _read_events(self, openadr: OpenAdr) -> None:
+        try:
+            told = await openadr.events()
+        except OpenAdrError as error:
+            _log.warning("VTN not read: the events that are known stay", extra={"error": str(error)})
             return
-        for name, follow in follows.items():
-            if follow.query is not None:
-                await self._read_signal(self._prometheus, name, follow.query)
+        self._told, self._told_s = merged(self._told, told, self._now_s(), RAMP_S), self._now_s()
+        # A VTN may forget an event that is over, but for a report the programme needs its ids.
+        requests = self._requests | dict(openadr.requests)
+        self._requests = {one.name: requests[one.name] for one in self._told if one.name in requests}
+        self._reported &= self._requests.keys()
+
+    async def _ask(
+        self, prometheus: Prometheus, stored: Mapping[str, PowerBudget], budgets: Mapping[str, StoredBudget]
+    ) -> None:
+        for name, budget in stored.items():
+            if budget.spec.follow is not None and budget.spec.follow.query is not None:
+                await self._read_signal(prometheus, name, budget.spec.follow.query)
         self._signals = {name: found for name, found in self._signals.items() if name in stored}
         for name, one in budgets.items():
             for event in one.reductions:
                 key = _key(name, event)
                 if key in self._courses and key not in self._baselines and self._now_s() >= event.end_s:
                     starts = [other.start_s for other in one.reductions]
-                    self._baselines[key] = await self._baseline(self._prometheus, stored[name], event, starts)
+                    self._baselines[key] = await self._baseline(prometheus, stored[name], event, starts)
+
+    async def _report(self, openadr: OpenAdr, budgets: Mapping[str, StoredBudget]) -> None:
+        """Report to the VTN on the intervals that are over and that it wants to know of; tried again at each poll."""
+        for ident, request in self._requests.items():
+            if ident in self._reported:
+                continue
+            events = {name: event for name, one in budgets.items() for event in one.reductions if event.name == ident}
+            event = next(iter(events.values()), None)
+            if event is None or self._now_s() < event.end_s:
+                continue
+            values = {name: told for name, one in events.items() if (told := self._measured(name, one, request))}
+            try:
+                if values:
+                    await openadr.report(request, event.start_s, event.end_s, values)
+                else:
+                    _log.warning(
+                        "event not reported to the VTN: it was not measured as a whole", extra={"event": ident}
+                    )
+                self._reported.add(ident)
+            except OpenAdrError as error:
+                _log.warning("event not reported to the VTN", extra={"event": ident, "error": str(error)})
+
+    def _measured(self, budget: str, event: Reduction, request: ReportRequest) -> dict[str, float]:
+        """What is reported of a budget, by payload, in its units; nothing where too little was measured."""
+        key, length_s = _key(budget, event), event.end_s - event.start_s
+        course, baseline = self._courses.get(key), self._baselines.get(key)
+        if course is None or course.mean_w is None or course.measured_s < REPORTED_SHARE * length_s:
+            return {}
+        found = {DEMAND: course.mean_w / 1000.0, USAGE: joules_to_kwh(course.mean_w * length_s)}
+        if isinstance(baseline, Baseline):
+            found[BASELINE] = baseline.power_w / 1000.0
+        return {kind: found[kind] for kind in request.payloads if kind in found}
 
     async def _read_signal(self, prometheus: Prometheus, name: str, query: str) -> None:
         try:
