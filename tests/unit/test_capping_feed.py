@@ -154,6 +154,20 @@ def test_a_clock_that_was_set_back_is_no_telemetry():
     assert decision.limit_w.sum() <= 0.99 * 80_000.0
 
 
+@pytest.mark.parametrize("back_s", [5.0, 3600.0])
+def test_after_a_clock_was_set_back_the_next_reading_counts(back_s):
+    row = Row()
+    row.told(5000.0, 120.0)
+    heat = row.memory.heat
+    row.now_s -= back_s
+    row.memory = decide_feed(row.now_s, None, row.servers, row.settings, row.memory).memory
+    row.now_s += 2.0
+    new = FeedReading(row.now_s, np.full(10, 5000.0))
+    decision = decide_feed(row.now_s, new, row.servers, row.settings, row.memory)
+    assert not decision.blind
+    assert decision.memory.heat == pytest.approx(heat, rel=0.02), "the breaker is as warm as it was"
+
+
 def test_a_gap_counts_as_what_limits_allowed():
     row = Row()
     row.told(5000.0, 120.0)

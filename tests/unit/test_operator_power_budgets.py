@@ -355,6 +355,9 @@ def test_what_a_leader_that_was_slow_writes_last_is_corrected_at_once(tmp_path):
         await stage.client.patch(NODE_TWINS, names.object_name("node-0"), late)
         assert await asked_sum_w(stage) > 20_000.0
         await until(stage.wake.is_set)
+        await stage.caught_up()
+        await look(stage)
+        assert (await enforced(stage, "hall"))[0] == "False", "its agent may have set that"
         await stage.step()
         assert await asked_sum_w(stage) <= 20_000.0
 

@@ -161,6 +161,7 @@ class BudgetOutcome:
         unread: number of nodes without a fresh reading.
         unsteerable: number of nodes whose limits cannot be changed.
         curtailed: which of the nodes may draw less than they could, shape ``(n_covered,)``.
+        blind: whether readings that limits depend on, those behind a breaker, are lost, too old or stuck.
     """
 
     limit_w: FloatArray
@@ -170,6 +171,7 @@ class BudgetOutcome:
     unread: int
     unsteerable: int
     curtailed: BoolArray
+    blind: bool = False
 
 
 _NO_NODES = BudgetOutcome(np.zeros(0), 0.0, 0.0, 0.0, 0, 0, np.zeros(0, dtype=np.bool_))
@@ -222,7 +224,7 @@ def decide_budgets(
             wanted_w[covered] = limit_w
             carried_w = max(budget.limit_w, float(limit_w.sum()))
             room_w.append((covered, max(carried_w - float(nodes.in_force_w[covered].sum()), 0.0)))
-        outcomes[budget.name] = _outcome(nodes, budget, limit_w, floor_w[covered])
+        outcomes[budget.name] = _outcome(nodes, budget, limit_w, floor_w[covered], decision)
     raised_w = np.maximum(wanted_w - nodes.in_force_w, 0.0)
     for covered, left_w in room_w:
         asked_w = float(raised_w[covered].sum())
@@ -267,7 +269,9 @@ def _reading(nodes: BudgetNodes, covered: IntArray) -> FeedReading | None:
     return FeedReading(float(read_s[known].min()), power_w) if known.any() else None
 
 
-def _outcome(nodes: BudgetNodes, budget: Budget, limit_w: FloatArray, floor_w: FloatArray) -> BudgetOutcome:
+def _outcome(
+    nodes: BudgetNodes, budget: Budget, limit_w: FloatArray, floor_w: FloatArray, decision: FeedDecision
+) -> BudgetOutcome:
     covered = budget.nodes
     power_w, in_force_w = nodes.power_w[covered], nodes.in_force_w[covered]
     known = np.isfinite(power_w)
@@ -279,4 +283,5 @@ def _outcome(nodes: BudgetNodes, budget: Budget, limit_w: FloatArray, floor_w: F
         int((~known).sum()),
         int((~nodes.steerable[covered]).sum()),
         np.asarray(nodes.steerable[covered] & (limit_w < nodes.full_w[covered] - 1.0)),
+        decision.blind and budget.breaker is not None,
     )

@@ -158,12 +158,14 @@ class FeedDecision:
         limit_w: of each server, W; full power means none.
         level: of standard servers, 0 at their floor, 1 at full power.
         state: what decides the level.
+        blind: whether telemetry is lost, too old or stuck.
         memory: for the next decision.
     """
 
     limit_w: FloatArray
     level: float
     state: FeedState
+    blind: bool
     memory: FeedMemory
 
 
@@ -190,11 +192,16 @@ def decide_feed(
         settings: of the feed.
         memory: of the last decision.
     """
+    back_s = memory.time_s - now_s
+    if back_s > 0.0:
+        # The clock was set back. What was read keeps its age, or no reading would count until the old time is reached.
+        memory = replace(memory, read_s=memory.read_s - back_s, changed_s=memory.changed_s - back_s)
     new = reading is not None and memory.read_s < reading.time_s <= now_s
     seen = _read(reading, servers, settings, memory) if reading is not None and new else memory
-    # A clock that was set back makes the newest reading one from the future: nothing is known until it is past.
+    # How long ago the clock was set back is not known, so for once nothing is.
     # Readings of many sensors that are all the same again and again come from something that is stuck.
-    blind = not 0.0 <= now_s - seen.read_s <= settings.stale_s or seen.read_s - seen.changed_s > settings.stale_s
+    old = back_s > 0.0 or not 0.0 <= now_s - seen.read_s <= settings.stale_s
+    blind = old or seen.read_s - seen.changed_s > settings.stale_s
     ladder_w = _ladder_w(servers, settings)
     bounds: dict[FeedState, float] = {}
     if blind or seen.heat >= settings.alarm_heat:
@@ -213,7 +220,7 @@ def decide_feed(
         limit_w = np.where(servers.critical, _critical_limit_w(servers, settings), limit_w)
     allowed_w = max(seen.allowed_w, float(limit_w.sum()))
     kept = replace(seen, time_s=now_s, level=level, limit_w=limit_w, allowed_w=allowed_w)
-    return FeedDecision(limit_w, level, state, kept)
+    return FeedDecision(limit_w, level, state, blind, kept)
 
 
 def _read(reading: FeedReading, servers: FeedServers, settings: FeedSettings, memory: FeedMemory) -> FeedMemory:

@@ -142,8 +142,10 @@ class LimitsOfNodes:
             confirmed = self._confirm(node, twin, now_s)
             if not confirmed.pending:
                 confirmed.asked_cpu_w = confirmed.asked_gpu_w = 0.0
-            confirmed.asked_cpu_w = max(confirmed.asked_cpu_w, cpu_asked_w)
-            confirmed.asked_gpu_w = max(confirmed.asked_gpu_w, gpu_asked_w)
+            # A leader that was slow, or a person, may have written more than this one asks for.
+            cpu_written_w, gpu_written_w = _written(node, twin)
+            confirmed.asked_cpu_w = max(confirmed.asked_cpu_w, cpu_asked_w, cpu_written_w)
+            confirmed.asked_gpu_w = max(confirmed.asked_gpu_w, gpu_asked_w, gpu_written_w)
             cpu_set_w = max(confirmed.cpu_w, confirmed.asked_cpu_w)
             gpu_set_w = max(confirmed.gpu_w, confirmed.asked_gpu_w)
         control = None if twin is None else twin.status.control_status
@@ -201,6 +203,11 @@ def _asked(
     if node.name in asked or twin is None:
         ceiling = asked.get(node.name) or PowerCeiling(None, None)
         return ceiling.cpu_w or _NO_LIMIT_W, ceiling.gpu_w or _NO_LIMIT_W
+    return _written(node, twin)
+
+
+def _written(node: ControlledNode, twin: NodeTwin) -> tuple[float, float]:
+    """Limits of one package and one GPU that a NodeTwin asks for, W; infinite for none."""
     cpu, gpu = asked_caps(twin)
     gpus = node.hardware.gpu
     return _cap_w(cpu, node.hardware.cpu.cap_range), _cap_w(gpu, None if gpus is None else gpus.cap_range)

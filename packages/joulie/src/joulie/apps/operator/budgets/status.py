@@ -20,9 +20,9 @@ INFEASIBLE = "Infeasible"
 BLIND = "Blind"
 
 _BAND = 0.01
+"""Dead-band of watts, as a share of the limit."""
 _ROOM_MARGIN = 0.005
 """Share of the limit by which the room for pods may fall before it is written again."""
-"""Dead-band of watts, as a share of the limit."""
 _ROUNDING_W = 0.5
 
 
@@ -133,15 +133,18 @@ def _conditions(stored: PowerBudget, budget: Budget, outcome: BudgetOutcome, now
         condition(
             INFEASIBLE, infeasible, "FloorsExceedLimit" if infeasible else "Feasible", missing if infeasible else ""
         ),
-        condition(
-            BLIND,
-            outcome.unread > 0,
-            "NoReading" if outcome.unread else "AllRead",
-            f"{outcome.unread} of {count} nodes have no fresh reading and count with their worst case"
-            if outcome.unread
-            else "",
-        ),
+        condition(BLIND, *_blind(outcome, count)),
     )
+
+
+def _blind(outcome: BudgetOutcome, count: int) -> tuple[bool, str, str]:
+    """Whether readings are missing that count: status, reason and message."""
+    if outcome.unread:
+        message = f"{outcome.unread} of {count} nodes have no fresh reading and count with their worst case"
+        return True, "NoReading", message
+    if outcome.blind:
+        return True, "OldReadings", "readings are too old, or stay the same: the worst case is kept within the limit"
+    return False, "AllRead", ""
 
 
 def _enforced(budget: Budget, outcome: BudgetOutcome, missing: str) -> tuple[bool, str, str]:

@@ -1,0 +1,517 @@
+"""A random course of faults for the whole operator: its own loops over the fake cluster, and machines that draw power.
+
+In each step of two seconds machines draw, agents set and confirm limits, sources are read, and the operator looks at
+its budgets and runs cycles; it is killed, doubled, cut off, blinded or misled as the course has it. What must hold is
+checked after each step, by what the machines do, not by what the operator believes.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+
+import httpx2
+import numpy as np
+
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.errors import KubernetesError
+from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES, PODS, POWER_BUDGETS
+from joulie.adapters.kubernetes.times import rfc3339
+from joulie.apps.operator.facts import asked_caps
+from joulie.domain.capping.trip import EARLIEST
+from joulie.domain.hardware import CapRange
+from joulie.domain.mode import Mode
+from joulie.program.leadership import NotLeadingError
+from joulie_lab.fakes.kubernetes.api import Writer
+from support.operator_stage import Stage, staged, until
+
+STEP_S, RESPONSE_S = 2.0, 15.0
+CONFIRM_S = 3 * STEP_S
+"""What agents of a course need to set and confirm a limit."""
+BLIND_S = RESPONSE_S / 2.0 + 2 * STEP_S
+"""After which a feed says that it is blind."""
+CYCLE_STEPS = 30
+"""Between cycles that nothing asks for, a minute as by default."""
+FAULTS = (
+    "agents killed", "operator killed", "API away", "two leaders", "clock jumps", "lowered", "power cut",
+    "late", "lost", "stuck", "lying", "demand", "pods",
+)  # fmt: skip
+READINGS = ("late", "lost", "stuck", "lying")
+CPUS, GPUS = 2, 8
+CPU_W, GPU_W = CapRange(320.0, 360.0, 360.0), CapRange(350.0, 700.0, 700.0)
+"""Range of the limits of an EPYC 9654 and an H100."""
+OTHER = 0.2
+EPS_W = 2.0
+GPU_LABELS = {names.HW_GPU_MODEL_LABEL: "NVIDIA-H100-80GB-HBM3", names.HW_GPU_COUNT_LABEL: str(GPUS)}
+
+
+@dataclass
+class Machine:
+    """A node: its devices, and its agent, which sets a limit in one step and confirms it in the next."""
+
+    name: str
+    rack: str
+    gpus: int = GPUS
+    demand: float = 0.5
+    cpu_w: float = CPU_W.base_w
+    gpu_w: float = GPU_W.base_w
+    on: bool = True
+    boot: int = 1
+    agent: bool = True
+    set_generation: int | None = None
+    confirmed: tuple[int, int] | None = None
+
+    @property
+    def other_w(self) -> float:
+        return OTHER * (CPUS * CPU_W.base_w + self.gpus * GPU_W.base_w)
+
+    def _sum_w(self, cpu_w, gpu_w):
+        return self.other_w + CPUS * cpu_w + self.gpus * gpu_w if self.on else 0.0
+
+    @property
+    def drawn_w(self) -> float:
+        return self._sum_w(min(self.cpu_w, self.demand * CPU_W.base_w), min(self.gpu_w, self.demand * GPU_W.base_w))
+
+    @property
+    def worst_w(self) -> float:
+        return self._sum_w(self.cpu_w, self.gpu_w)
+
+    @property
+    def floor_w(self) -> float:
+        return self._sum_w(CPU_W.min_w, GPU_W.min_w)
+
+    @property
+    def full_w(self) -> float:
+        return self._sum_w(CPU_W.base_w, GPU_W.base_w)
+
+    def cut(self):
+        self.on, self.set_generation, self.confirmed = False, None, None
+        self.cpu_w, self.gpu_w = CPU_W.base_w, GPU_W.base_w
+
+    def asked(self, twin):
+        """Limits of one package and one GPU that a NodeTwin asks for, W."""
+        return tuple(
+            limits.base_w if cap is None else cap.for_device(limits)
+            for cap, limits in zip(asked_caps(twin), (CPU_W, GPU_W), strict=True)
+        )
+
+
+@dataclass
+class BrokenError(AssertionError):
+    """What did not hold, and the course up to there."""
+
+    what: str
+    step: int
+    course: list = field(default_factory=list)
+
+    def __str__(self):
+        return f"step {self.step}: {self.what}; course {self.course}"
+
+
+class Course:
+    """One course, drawn from a seed."""
+
+    def __init__(self, stage: Stage, seed: int) -> None:
+        self.stage, self.rng = stage, np.random.default_rng(seed)
+        self.machines = {
+            name: Machine(name, rack, gpus)
+            for name, rack, gpus in (
+                ("n0", "r0", GPUS), ("n1", "r0", GPUS), ("n2", "r1", GPUS), ("n3", "r1", GPUS),
+                ("n4", "r2", 0), ("n5", "r2", 0),
+            )
+        }  # fmt: skip
+        self.budgets: dict[str, float] = {}
+        self.over_s: Counter[str] = Counter()
+        self.now_s, self.jump_s, self.steps = stage.now_s, 0.0, 0
+        self.away = self.headless = False
+        self.readings = "true"
+        self.held: dict[str, float] = {}
+        self.taken: list[tuple[float, dict[str, float]]] = []
+        self.unread_s = 0.0
+        self.heat = 0.5
+        self.old_loop = None
+        self.pods: dict[str, str] = {}
+        self.played: list[tuple] = []
+
+    # ---- the world
+
+    async def begin(self):
+        for one in self.machines.values():
+            labels = {names.RACK_LABEL: one.rack} | (GPU_LABELS if one.gpus else {})
+            await self.stage.add_node(one.name, **labels)
+            await self._ready(one, True)
+        await self.stage.step()
+        full_w = {rack: sum(one.full_w for one in self._of(rack)) for rack in ("", "r0", "r1")}
+        self.rated_w = 0.9 * full_w["r1"]
+        await self._budget("hall", full_w[""] * self.rng.uniform(0.72, 0.95))
+        await self._budget("rack", full_w["r0"] * self.rng.uniform(0.7, 0.95), rack="r0")
+        await self._budget("feed", 0.99 * self.rated_w, rack="r1", breaker={"ratedWatts": self.rated_w})
+        for _ in range(12):
+            await self.step()
+
+    def _some(self, items, count):
+        items = list(items)
+        return [items[index] for index in self.rng.permutation(len(items))[:count].tolist()]
+
+    def _one(self, items):
+        return self._some(items, 1)[0]
+
+    def _count(self, low, high):
+        return int(self.rng.integers(low, high + 1))
+
+    def _of(self, rack):
+        return [one for one in self.machines.values() if rack in ("", one.rack)]
+
+    def covered(self, budget):
+        return self._of({"hall": "", "rack": "r0", "feed": "r1"}[budget])
+
+    async def _budget(self, name, watts, rack="", **spec):
+        selector = {"nodeSelector": {names.RACK_LABEL: rack}} if rack else {}
+        body = {"metadata": {"name": name}, "spec": {"watts": watts} | selector | spec}
+        await self.stage.client.create(POWER_BUDGETS, body)
+        self.budgets[name] = watts
+
+    async def _ready(self, one, ready):
+        now = rfc3339(self.stage.now_s)
+        condition = {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": now}
+        status = {"conditions": [condition], "nodeInfo": {"bootID": f"boot-{one.boot}"}}
+        await self.stage.client.patch(NODES, one.name, {"status": status}, subresource="status")
+        await until(
+            lambda: (facts := self.stage.view.node(one.name)).ready == ready and facts.boot_id == f"boot-{one.boot}"
+        )
+
+    def _agents(self):
+        if self.away:
+            return
+        for one in self.machines.values():
+            twin = self.stage.view.twin_of(one.name)
+            if twin is None or not (one.on and one.agent):
+                continue
+            if one.set_generation is not None and one.confirmed != (one.set_generation, one.boot):
+                self._confirm(one)
+            one.cpu_w, one.gpu_w = one.asked(twin)
+            one.set_generation = twin.metadata.generation
+
+    def _confirm(self, one):
+        applied = {"backend": "http", "result": "applied"}
+        report = {"cpu": applied} | ({"gpu": applied} if one.gpus else {})
+        report |= {"observedGeneration": one.set_generation, "bootID": f"boot-{one.boot}"}
+        api = self.stage.cluster.api
+        kind = api.kind("joulie.io", "v1alpha1", "nodetwins")
+        writer = Writer(names.AGENT_FIELD_MANAGER, "status")
+        config = {
+            "apiVersion": "joulie.io/v1alpha1",
+            "kind": "NodeTwin",
+            "metadata": {"name": names.object_name(one.name)},
+            "status": {"controlStatus": report},
+        }
+        api.apply(kind, "", names.object_name(one.name), config, writer, force=True)
+        one.confirmed = (one.set_generation, one.boot)
+
+    def answer(self, _request):
+        """Prometheus: the power of whole nodes, as the course has it read."""
+        time_s, power_w = self.taken[max(len(self.taken) - 1 - 5, 0) if self.readings == "late" else -1]
+        if self.readings == "stuck":
+            power_w = self.held
+        if self.readings == "lost":
+            power_w = {}
+        factor = 0.95 if self.readings == "lying" else 1.0
+        result = [{"metric": {"node": name}, "value": [time_s, str(watts * factor)]} for name, watts in power_w.items()]
+        return httpx2.Response(200, json={"status": "success", "data": {"resultType": "vector", "result": result}})
+
+    # ---- one step
+
+    async def step(self):
+        stage = self.stage
+        self.steps += 1
+        self.now_s += STEP_S
+        stage.now_s = self.now_s + self.jump_s
+        self._agents()
+        self._check_power()
+        power_w = {one.name: one.drawn_w * (1.0 - 1e-4 * (self.steps % 3)) for one in self.machines.values() if one.on}
+        self.taken = [*self.taken[-8:], (stage.now_s, power_w)]
+        if self.readings != "stuck":
+            self.held = power_w
+        if not self.headless:
+            await self._operate()
+        await self._caught_up()
+        bad = self.readings in ("late", "lost", "stuck")
+        self.unread_s = self.unread_s + STEP_S if bad and not (self.headless or self.away) else 0.0
+        if not (self.headless or self.away):
+            await self._check_reports()
+
+    async def _operate(self):
+        stage = self.stage
+        await stage.loop._power.poll()
+        for loop in [stage.loop] if self.old_loop is None else self._some([stage.loop, self.old_loop], 2):
+            try:
+                await loop._budgets.look()
+            except (KubernetesError, NotLeadingError):
+                assert self.away or not stage.leading, "a look fails only without the API server or the lease"
+        if (stage.wake.is_set() and self.steps % 2) or self.steps % CYCLE_STEPS == 0:
+            stage.wake.clear()
+            await stage.loop.step()
+
+    async def _caught_up(self):
+        view, store = self.stage.view, self.stage.cluster.api
+        kinds = [store.kind("joulie.io", "v1alpha1", plural) for plural in ("nodetwins", "powerbudgets")]
+
+        def shown():
+            return all(
+                {key.name: int(one.metadata.resource_version) for key, one in cache.items()}
+                == {key.name: one.revision for key, one in store.store.table(kind).objects.items()}
+                for cache, kind in zip((view.twins, view.power_budgets), kinds, strict=True)
+            )
+
+        await until(shown)
+
+    # ---- what must hold
+
+    def _check_power(self):
+        """By what the machines draw."""
+        for name, limit_w in self.budgets.items():
+            covered = self.covered(name)
+            least_w = sum(one.floor_w if one.agent else one.worst_w for one in covered)
+            drawn_w = sum(one.drawn_w for one in covered)
+            if name == "feed":
+                self._check_breaker(drawn_w)
+                continue
+            within = drawn_w <= max(limit_w, least_w) + EPS_W
+            counts = not (self.headless or self.away)
+            self.over_s[name] = 0.0 if within else self.over_s[name] + (STEP_S if counts else 0.0)
+            silent = any(not one.agent or not one.on for one in covered)
+            allowed_s = RESPONSE_S + (RESPONSE_S + CONFIRM_S if silent else 0.0)
+            if self.over_s[name] > allowed_s:
+                self._broken(f"{name} over by {drawn_w - limit_w:.0f} W for {self.over_s[name]:.0f} s")
+        for twin in self.stage.view.twins.values():
+            for cap, limits in zip(asked_caps(twin), (CPU_W, GPU_W), strict=True):
+                if cap is not None and cap.watts is not None and cap.watts < limits.min_w:
+                    self._broken(f"{twin.spec.node_name} is asked for {cap.watts:.0f} W")
+
+    def _check_breaker(self, drawn_w):
+        if self.headless or self.away:
+            return  # nobody lowers limits then, as documented
+        self.heat = float(EARLIEST.heated(self.heat, drawn_w / self.rated_w, STEP_S))
+        if EARLIEST.trips(self.heat, drawn_w / self.rated_w):
+            self._broken("the breaker trips")
+
+    async def _check_reports(self):
+        """By what statuses say."""
+        for name, limit_w in self.budgets.items():
+            stored = next((one for key, one in self.stage.view.power_budgets.items() if key.name == name), None)
+            conditions = {one.type: one for one in stored.status.conditions}
+            worst_w = sum(one.worst_w for one in self.covered(name))
+            kept = conditions.get("Enforced")
+            if kept is None or abs(stored.status.limit_watts - limit_w) > EPS_W:
+                continue  # it has yet to be looked at
+            if kept.reason == "WorstCaseFits" and worst_w > limit_w + EPS_W:
+                self._broken(f"{name} is said to fit, and nodes could draw {worst_w - limit_w:.0f} W more")
+            if name == "feed" and self.unread_s > BLIND_S and conditions["Blind"].status != "True":
+                self._broken(f"{name} is not said to be blind after {self.unread_s:.0f} s")
+
+    def _broken(self, what):
+        raise BrokenError(what, self.steps, self.played)
+
+    # ---- faults
+
+    async def play(self):
+        """Every fault once, in any order, and then peace."""
+        for kind in self._some(FAULTS, len(FAULTS)):
+            await self._fault(kind, self._count(1, 12))
+        await self.peace()
+
+    async def _fault(self, kind, steps):
+        self.played.append((self.steps, kind, steps))
+        if self.rng.random() < 0.5:
+            await self._change_budget()  # so that it comes in mid-curtailment
+        for _ in range(self._count(0, 3)):
+            self._one(self.machines.values()).demand = self.rng.uniform(0.2, 1.0)
+        await getattr(self, "_" + kind.replace(" ", "_").lower(), self._plainly)(kind, steps)
+
+    async def _plainly(self, kind, steps):
+        self.readings = kind if kind in READINGS else "true"
+        await self._steps(steps)
+        self.readings = "true"
+
+    async def _steps(self, steps):
+        for _ in range(steps):
+            await self.step()
+
+    async def _demand(self, _kind, steps):
+        for one in self.machines.values():
+            one.demand = 1.0
+        await self._steps(steps)
+
+    async def _agents_killed(self, _kind, steps):
+        killed = self._some(self.machines.values(), self._count(1, 3))
+        for one in killed:
+            one.agent = False
+        await self._steps(steps)
+        for one in killed:
+            one.agent = True
+
+    async def _operator_killed(self, _kind, steps):
+        """Between two writes, after a budget was lowered perhaps; then another leads."""
+        self._kill_after(self._count(0, 4))
+        await self.step()
+        self.headless = True
+        await self._steps(steps)
+        self.headless, self.stage.leading = False, True
+        self._lead()
+
+    def _kill_after(self, writes):
+        stage = self.stage
+        left = [writes]
+
+        def may_write():
+            left[0] -= 1
+            return left[0] >= 0
+
+        for part in (stage.loop._budgets, stage.loop._publisher):
+            part._may_write = may_write
+        stage.leading = False
+
+    def _lead(self):
+        """A new term, as it begins."""
+        self.stage.loop._publisher.close()
+        self.stage.start()
+        self.stage.loop._budgets.decide()
+
+    async def _api_away(self, _kind, steps):
+        cluster = self.stage.cluster
+        self.away = True
+        cluster.fail_next(1_000_000, 503)
+        for _ in range(steps):
+            self.now_s += self.rng.uniform(0.0, 50.0)
+            await self.step()
+        cluster.recover()
+        self.away = False
+
+    async def _two_leaders(self, _kind, steps):
+        self.old_loop, old = self.stage.loop, self.stage.loop
+        self.stage.start()
+        self.stage.loop._budgets.decide()
+        await self._steps(min(steps, 4))
+        self.old_loop = None
+        old._publisher.close()
+        # Its last write lands late.
+        one = self._one([one for one in self.machines.values() if one.gpus])
+        late = {"spec": {"gpu": {"powerCap": {"capWattsPerGpu": 700}}}}
+        await self.stage.client.patch(NODE_TWINS, names.object_name(one.name), late)
+        await self._steps(2)
+
+    async def _clock_jumps(self, _kind, steps):
+        self.jump_s += self._one([-3600.0, -60.0, -5.0, 5.0, 60.0, 3600.0])
+        await self._steps(steps)
+
+    async def _lowered(self, _kind, steps):
+        await self._change_budget()
+        await self._steps(steps)
+
+    async def _change_budget(self):
+        """Change a budget, to below what is possible perhaps."""
+        name = self._one(["hall", "rack"])
+        watts = sum(one.full_w for one in self.covered(name)) * self.rng.uniform(0.5, 1.0)
+        if watts > 0.0:
+            await self.stage.client.patch(POWER_BUDGETS, name, {"spec": {"watts": watts}})
+            self.budgets[name] = watts
+            await self._caught_up()
+
+    async def _power_cut(self, _kind, steps):
+        """A node loses its power, and with it its limits."""
+        one = self._one(self.machines.values())
+        one.cut()
+        await self._ready(one, False)
+        await self._steps(12 + steps)
+        one.on, one.boot = True, one.boot + 1
+        await self._steps(3)  # it boots: no agent yet
+        await self._ready(one, True)
+
+    async def _pods(self, _kind, steps):
+        """Pods that need full power come and go."""
+        if self.pods and self.rng.random() < 0.4:
+            name = self._one(sorted(self.pods))
+            node = self.pods.pop(name)
+            await self.stage.client.delete(PODS, name, "default", grace_s=0)
+            await until(
+                lambda: self.stage.view.ledger.full_power.get(node, 0) == sum(n == node for n in self.pods.values())
+            )
+        else:
+            node = self._one(self.machines)
+            name = f"pod-{self.steps}"
+            self.pods[name] = node
+            await self.stage.add_pod(name, node, workload_class="performance")
+            await until(
+                lambda: self.stage.view.ledger.full_power.get(node, 0) == sum(n == node for n in self.pods.values())
+            )
+        await self._steps(steps)
+
+    # ---- the end
+
+    async def peace(self):
+        """After the last fault: budgets are kept or said to be infeasible, critical nodes give last, limits return."""
+        for one in self.machines.values():
+            one.demand = 1.0
+        await self._steps(25)
+        status = {key.name: one.status for key, one in self.stage.view.power_budgets.items()}
+        for name, limit_w in self.budgets.items():
+            conditions = {one.type: (one.status, one.reason) for one in status[name].conditions}
+            covered = self.covered(name)
+            floor_w = sum(one.floor_w for one in covered)
+            if conditions["Infeasible"][0] != str(floor_w > limit_w + EPS_W):
+                self._broken(f"{name} says {conditions}, floor {floor_w:.0f} W, limit {limit_w:.0f} W")
+            if conditions["Enforced"][0] != str(floor_w <= limit_w + EPS_W):
+                self._broken(f"{name} says {conditions}, floor {floor_w:.0f} W, limit {limit_w:.0f} W")
+            if conditions["Blind"][0] != "False":
+                self._broken(f"{name} says {conditions}")
+            if sum(one.drawn_w for one in covered) > max(limit_w, floor_w) + EPS_W and name != "feed":
+                self._broken(f"{name} is over after all faults")
+        await self._check_who_gives()
+        for name in list(self.budgets):
+            await self.stage.client.delete(POWER_BUDGETS, name)
+        self.budgets = {}
+        await self._steps(10)
+        for one in self.machines.values():
+            cpu, gpu = asked_caps(self.stage.view.twin_of(one.name))
+            if any(cap is not None and cap.watts is not None for cap in (cpu, gpu)):
+                self._broken(f"{one.name} is limited after all budgets have ended: {cpu}, {gpu}")
+
+    async def _check_who_gives(self):
+        critical = set(self.pods.values())
+        for one in self.machines.values():
+            ceiling = self.stage.loop._budgets.of_node(one.name)
+            if one.name not in critical or ceiling is None:
+                continue
+            # Some budget over it has no standard node left that could give.
+            if not any(
+                all(
+                    other.name in critical or other.worst_w <= other.floor_w + 0.02 * other.full_w
+                    for other in self.covered(budget)
+                )
+                for budget in self.budgets
+                if one in self.covered(budget)
+            ):
+                worst = {other.name: round(other.worst_w - other.floor_w) for other in self.machines.values()}
+                self._broken(f"{one.name} gives before others: above their floor are {worst}, critical {critical}")
+
+
+async def played(tmp_path, seed):
+    """Play one course; raises `BrokenError` where something does not hold."""
+    courses = []
+
+    def answer(request):
+        return courses[0].answer(request)
+
+    environment = {
+        "POWER_SOURCES": "prometheus",
+        "POWER_PROMETHEUS_ADDRESS": "http://prometheus",
+        "POWER_PROMETHEUS_QUERY": "node_watts",
+        "POWER_POLL_INTERVAL": "2s",
+        "POWER_STALE_AFTER": "30s",
+        "TWIN_STALENESS_THRESHOLD": "2m",
+    }
+    kind = partial(Stage, transport=httpx2.MockTransport(answer))
+    async with staged(tmp_path, environment, kind=kind, mode=Mode.ENFORCE) as stage:
+        course = Course(stage, seed)
+        courses.append(course)
+        await course.begin()
+        await course.play()
