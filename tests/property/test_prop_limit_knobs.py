@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulie.domain.capping.choice import Goal, Hold, Trial
+from joulie.domain.capping.choice import Goal, Hold, Reason, Trial
 from joulie.domain.capping.knobs import CLOCK_SHARES, TunedJob
 from joulie.domain.capping.live import NO_PROGRESS, NOT_IN_FORCE, PATIENCE_S, JobClocks, JobGpus, Pace
 from joulie.domain.capping.prior import POOLED
@@ -72,7 +72,7 @@ class Course:
         self.tuned = self.tuned.observed(self.gpus(ceiling_w), self.now_s)
 
     def window(
-        self, jitter: float = 1.0, *, progress: float | None = None, silent: bool = False
+        self, jitter: float = 1.0, *, progress: float | None = None, silent: bool = False, counts: bool = False
     ) -> tuple[float, float]:
         """One whole window; returns the power limit (W) and the clock (share) that it was under."""
         under = self.tuned.limit_w, self.tuned.clock_share
@@ -83,7 +83,8 @@ class Course:
             return under
         power_w, slowdown = self.job.at(*under)
         told = None if silent else progress or 100.0 / slowdown * jitter
-        self.tuned = self.tuned.measured(power_w, told, POOLED, GOAL, self.now_s)
+        counted = 0.4 / slowdown if counts else None
+        self.tuned = self.tuned.measured(power_w, told, POOLED, GOAL, self.now_s, counted_per_s=counted)
         return under
 
     def run(self, windows: int, noise: float = 0.002, seed: int = 1) -> list[tuple[float, float]]:
@@ -117,6 +118,16 @@ def test_a_job_bound_by_the_clock_returns_to_the_largest_after_two_windows() -> 
     windows = course.run(40)
     assert [share for _, share in windows].count(0.9) == 2  # into the first one a checkpoint may have fallen
     assert (course.tuned.clock_share, course.tuned.limit_w, course.tuned.spent) == (1.0, BASELINE_W, True)
+
+
+def test_a_lie_under_a_clock_is_kept_as_the_reason_of_full_power() -> None:
+    course = Course(Job(natural_w=180.0, min_w=690.0, clock_bound=1.0))
+    under = [course.window(progress=100.0 + 0.1 * number, counts=True) for number in range(40)]
+    assert min(share for _, share in under) < 1.0
+    held = course.tuned.active.step
+    assert isinstance(held, Hold)
+    assert (held.reason, held.limit_w) == (Reason.CONTRADICTED, BASELINE_W)
+    assert set(under[20:]) == {(BASELINE_W, 1.0)}
 
 
 def test_power_limits_that_reach_are_not_given_up() -> None:

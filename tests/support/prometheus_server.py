@@ -18,33 +18,36 @@ _PATIENCE_S = 60.0
 
 
 class PrometheusServer:
-    """A server on 127.0.0.1 that scrapes twice a second; its data and its port outlive its restarts.
+    """A server that scrapes twice a second; its data and its port outlive its restarts.
 
     Attributes:
         address: such as "http://127.0.0.1:12345".
         process: the server's.
     """
 
-    def __init__(self, program: Path, folder: Path, *, web: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, program: Path, folder: Path, *, web: Mapping[str, Any] | None = None, host: str = "127.0.0.1"
+    ) -> None:
         """Prepare in an empty folder; `start` runs it.
 
         Args:
             program: path of the server.
             folder: for its configuration, its data and its log.
             web: its web configuration, with TLS and users; none where not given.
+            host: address that it listens on.
         """
         self._configuration = folder / "prometheus.json"
         web_configuration = folder / "web.json"
         self._configure([])
         web_configuration.write_text(json.dumps(web or {}))
         port = free_port()
-        self.address = f"http{'s' if web else ''}://127.0.0.1:{port}"
+        self.address = f"http{'s' if web else ''}://{host}:{port}"
         command = [
             program,
             f"--config.file={self._configuration}",
             f"--web.config.file={web_configuration}",
             f"--storage.tsdb.path={folder / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
+            f"--web.listen-address={host}:{port}",
             "--storage.tsdb.retention.time=1h",
             "--log.level=warn",
         ]

@@ -322,13 +322,20 @@ class Site:
         self.plane.kubectl("label", "--overwrite", *options, "namespace", NAMESPACE, label)
 
     def run_pod(self, name: str, **spec: Any) -> None:
-        """Create a pod that sleeps, in the namespace default; its `limits` are those of its container's resources."""
+        """Create a pod in the namespace default.
+
+        Args:
+            name: its name.
+            spec: of the pod; with `annotations`, `limits` of its container's resources, and fields of its `container`,
+                which sleeps by default.
+        """
         annotations, limits = spec.pop("annotations", {}), spec.pop("limits", {})
         container = {
             "name": "main",
             "image": images.PAUSE,
             "imagePullPolicy": "Never",
             "resources": {"requests": {"cpu": "10m", "memory": "8Mi"}, "limits": limits},
+            **spec.pop("container", {}),
         }
         self.plane.request(
             "POST",

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from joulie.adapters.kubernetes.resources import PODS, POWER_BUDGETS
+from joulie.adapters.kubernetes.resources import EVENTS, PODS, POWER_BUDGETS
 from joulie.apps.kubectl.limits import show_limits
 from joulie.domain.capping.choice import Reason
 from support.agent_machine import Machine, until
 from support.fake_gpus import FakeGpus
-from support.gpu_limit_site import BASELINE_W, SERVE, TRAIN, Jobs, Site, at_site
+from support.gpu_limit_site import BASELINE_W, METRIC, SERVE, TRAIN, Jobs, Site, at_site
 from support.pod_resources import PodResourcesSocket, kubelet_socket
 from support.sysfs_trees import intel_two_sockets
 
@@ -100,6 +101,24 @@ def test_a_job_whose_metric_counts_time_gets_its_limit_back_with_the_reason(
             return bool(rows["Pod/train-0"]["why"] == Reason.CONTRADICTED)
 
         await until(is_shown)
+
+        async def is_told() -> bool:
+            events = (await site.bench.client.list(EVENTS)).items
+            return "ProgressContradicted" in {event.reason for event in events}
+
+        await until(is_told)
+        (event,) = [one for one in (await site.bench.client.list(EVENTS)).items if one.reason == "ProgressContradicted"]
+        assert (event.involved_object.kind, event.involved_object.name, event.type) == ("Pod", TRAIN[1], "Warning")
+        said = re.fullmatch(
+            f"{Reason.CONTRADICTED}: under a limit of (.*) W there was a change of {METRIC} by (.*)%, of its GPUs'"
+            " memory traffic by (.*)%, of their power by (.*)%; the limit was taken back.*",
+            event.message,
+        )
+        assert said is not None, event.message
+        limit_w, claimed, counted, power = map(float, said.groups())
+        assert limit_w < BASELINE_W
+        assert counted < claimed - 2.0
+        assert power < -2.0
 
     at_site(machine, jobs, scenario)
 

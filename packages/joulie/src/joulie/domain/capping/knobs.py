@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from joulie.domain.capping.choice import Goal, Hold, Trial, next_step
+from joulie.domain.capping.choice import Goal, Hold, Reason, Trial, next_step
 from joulie.domain.capping.held_out import NO_HOLDOUT, NOT_HELD_OUT, Holdout
 from joulie.domain.capping.live import MAX_FAILURES, JobGpus, LiveJob, Pace
 from joulie.domain.capping.response import Response
@@ -111,6 +111,9 @@ class TunedJob:
             seen = replace(self, power=power)
             return seen._with_clock(goal, now_s) if seen._is_for_clock else seen
         clock = self.clock.measured(power_w, progress_per_s, None, goal, now_s, holdout, name, counted_per_s)
+        if clock.problem == Reason.CONTRADICTED:
+            seen = replace(self, power=replace(self.power, step=clock.step))
+            return seen._without_clock(clock.problem)
         if clock.problem:
             return self._without_clock(clock.problem)
         if isinstance(clock.step, Hold) and not self._beats_power(clock.step):

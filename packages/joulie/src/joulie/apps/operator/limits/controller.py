@@ -27,6 +27,7 @@ from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.prometheus import Prometheus, PrometheusError
 from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.nodes import NodeIndex
+from joulie.apps.operator.limits.contradicted import contradiction
 from joulie.apps.operator.limits.held_out import published, stopped_paying
 from joulie.apps.operator.limits.jobs import HZ_PER_MHZ, Holders, JobKey, jobs, needs_exporter, stated
 from joulie.apps.operator.limits.measure import Measured, Meters
@@ -179,9 +180,14 @@ class GpuLimits:
             return
         measured = await self._meters.measure({key.progress_metric for key in due}, pace.window_s)
         for key, job in due.items():
-            after = self._after(key, job, measured(key.progress_metric, job.job), now_s)
+            window = measured(key.progress_metric, job.job)
+            after = self._after(key, job, window, now_s)
             self._jobs[key] = after
-            self._count_in(key, job, after)
+            self._count_in(after)
+            if message := contradiction(key.progress_metric, job, after, window):
+                self._warn(key, after, "ProgressContradicted", message)
+            if message := stopped_paying(job, after, self._settings.gpu_limits_holdout):
+                self._warn(key, after, "LimitStoppedPaying", message)
             if (after.limit_w, after.max_sm_hz, after.active.problem) != (
                 job.limit_w,
                 job.max_sm_hz,
@@ -197,18 +203,20 @@ class GpuLimits:
         name = f"{key.workload[0]}/{key.workload[1].kind}/{key.workload[1].name}"
         return job.measured(*measured[:2], POOLED, goal, now_s, holdout, name, measured.counted_per_s)
 
-    def _count_in(self, key: JobKey, before: TunedJob, after: TunedJob) -> None:
-        """Take a window of the holdout into what all jobs say, and report a limit that has stopped paying."""
+    def _count_in(self, after: TunedJob) -> None:
+        """Take a window of the holdout into what all jobs say."""
         latest = after.active.held_out.latest
         if latest is not None:
             self._evidence = self._evidence.added(latest._replace(weight=latest.weight * len(after.job.gpus)))
-        if message := stopped_paying(before, after, self._settings.gpu_limits_holdout):
-            workload = f"{key.workload[0]}/{key.workload[1].name}"
-            _log.warning("limit has stopped paying", extra={"workload": workload, "why": message})
-            for pod in self._view.pods.values():
-                if (pod.namespace, pod.name) in after.job.pods:
-                    regarding = ObjectReference(PODS.kind, pod.name, PODS.api_version, pod.namespace, pod.uid)
-                    self._events.emit(regarding, "Warning", "LimitStoppedPaying", message)
+
+    def _warn(self, key: JobKey, job: TunedJob, reason: str, message: str) -> None:
+        """Tell the pods of a job, and the log, what became of its limit."""
+        workload = f"{key.workload[0]}/{key.workload[1].name}"
+        _log.warning("limit of a workload in doubt", extra={"workload": workload, "reason": reason, "why": message})
+        for pod in self._view.pods.values():
+            if (pod.namespace, pod.name) in job.job.pods:
+                regarding = ObjectReference(PODS.kind, pod.name, PODS.api_version, pod.namespace, pod.uid)
+                self._events.emit(regarding, "Warning", reason, message)
 
     def _stated(self, decision: Decision, exported: Holders) -> Iterator[tuple[_Gpu, GpuLimit]]:
         """Limits that pods state themselves."""
