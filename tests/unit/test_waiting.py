@@ -1,10 +1,16 @@
 """Waits of the programs: they end in time, and never lose a cancellation."""
 
 import asyncio
+import warnings
 from pathlib import Path
 
+import httpx2
 import pytest
 
+from joulie.adapters.prometheus import Prometheus
+from joulie.adapters.prometheus.nodes import NodeIndex
+from joulie.apps.accounting.usage import UsageReader
+from joulie.apps.operator.classifier.usage import PrometheusUsage
 from joulie.program.run import every
 from joulie.waiting import set_within
 
@@ -61,3 +67,29 @@ def test_no_program_waits_by_what_loses_cancellations() -> None:
     assert [
         file.name for file in packages.rglob("*.py") if "asyncio.wait_for(" in file.read_text(encoding="utf-8")
     ] == []
+
+
+READINGS = {
+    "operator": lambda prometheus: PrometheusUsage(prometheus, 60.0, 30.0, kepler=True, now_s=float).read([]),
+    "accounting": lambda prometheus: UsageReader(None, prometheus, window_s=60.0, timeout_s=5.0, now_s=float).read(
+        {("team", "p")}, NodeIndex([], {})
+    ),
+}
+
+
+@pytest.mark.parametrize("read", READINGS.values(), ids=READINGS)
+def test_a_reading_cancelled_before_its_queries_began_leaves_none_unawaited(read) -> None:
+    """As of an operator that is told to end just when it begins to read: Python warned of each query."""
+
+    async def play() -> None:
+        async with httpx2.AsyncClient(transport=httpx2.MockTransport(lambda _: httpx2.Response(500))) as client:
+            reading = asyncio.ensure_future(read(Prometheus("http://prometheus:9090", client)))
+            await asyncio.sleep(0)  # the tasks of its queries are there; none has begun
+            reading.cancel()
+            await asyncio.wait([reading])
+            assert reading.cancelled()
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        asyncio.run(play())
+    assert [str(one.message) for one in seen] == []

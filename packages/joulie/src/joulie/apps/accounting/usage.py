@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from joulie.adapters.kubernetes.client import KubeClient
@@ -109,7 +110,7 @@ class UsageReader:
         readings = Readings() if self._prometheus is None else await self._exporters(self._prometheus, index)
         known = {pod for use in readings.usage.values() for pod in use.cpu_cores}
         if len(pods - known) > (1.0 - SUFFICIENT_SHARE) * len(pods):
-            use = await self._ask(METRICS_SERVER, self._metrics_server.pods())
+            use = await self._ask(METRICS_SERVER, self._metrics_server.pods)
             if use is not None:
                 return replace(readings, usage={**readings.usage, METRICS_SERVER: use})
         return readings
@@ -117,12 +118,12 @@ class UsageReader:
     async def _exporters(self, prometheus: Prometheus, index: NodeIndex) -> Readings:
         kepler, window_s = Kepler(prometheus, self._window_s), self._window_s
         work, gpus, use, cpus, nodes, servers = await asyncio.gather(
-            self._ask(KEPLER, asyncio.gather(kepler.pods(), kepler.nodes(index))),
-            self._ask(DCGM, Dcgm(prometheus, window_s).devices(index)),
-            self._ask(CADVISOR, Cadvisor(prometheus).pods(window_s)),
-            self._ask(NODE_EXPORTER, NodeExporter(prometheus, window_s).cpus(index)),
-            self._ask(AGENTS, scraped_agents(prometheus, index, window_s)),
-            self._ask(PLATFORM, Platform(prometheus, window_s).nodes(index)),
+            self._ask(KEPLER, lambda: asyncio.gather(kepler.pods(), kepler.nodes(index))),
+            self._ask(DCGM, partial(Dcgm(prometheus, window_s).devices, index)),
+            self._ask(CADVISOR, partial(Cadvisor(prometheus).pods, window_s)),
+            self._ask(NODE_EXPORTER, partial(NodeExporter(prometheus, window_s).cpus, index)),
+            self._ask(AGENTS, partial(scraped_agents, prometheus, index, window_s)),
+            self._ask(PLATFORM, partial(Platform(prometheus, window_s).nodes, index)),
         )
         power, by_kepler = work or ({}, NodePower())
         by_agents = nodes or NodePower()
@@ -142,8 +143,9 @@ class UsageReader:
             {node: one.value for node, one in (servers or NodePower()).whole.items() if one.time_s >= oldest_s},
         )
 
-    async def _ask(self, source: str, asking: Awaitable[T]) -> T | None:
-        return await self.states.ask(source, asking, self._timeout_s)
+    async def _ask(self, source: str, read: Callable[[], Awaitable[T]]) -> T | None:
+        # Called by the task that awaits it: one that is cancelled before its first step would leave it unawaited.
+        return await self.states.ask(source, read(), self._timeout_s)
 
 
 def _idle_w(nodes: NodePower) -> dict[str, float]:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -118,8 +119,8 @@ class PrometheusUsage:
     async def read(self, workloads: Iterable[Workload]) -> ClusterUsage:
         """Read the use of all pods; if the query for CPU time fails, nothing counts as measured."""
         pods, gpus, energy, series = await asyncio.gather(
-            self._query_or_none("cadvisor", self._cadvisor.pods(self._window_s, step_s=self._step_s)),
-            self._query_or_none("dcgm", self._dcgm.pods(self._window_s)),
+            self._query_or_none("cadvisor", partial(self._cadvisor.pods, self._window_s, step_s=self._step_s)),
+            self._query_or_none("dcgm", partial(self._dcgm.pods, self._window_s)),
             self._energy(),
             self._series(),
         )
@@ -130,18 +131,18 @@ class PrometheusUsage:
     async def _series(self) -> ClusterSeries | None:
         if self._now_s is None:
             return None
-        return await self._query_or_none(
-            "courses", read_series(self._cadvisor, self._dcgm, self._window_s, self._now_s())
-        )
+        query = partial(read_series, self._cadvisor, self._dcgm, self._window_s, self._now_s())
+        return await self._query_or_none("courses", query)
 
     async def _energy(self) -> Mapping[PodKey, EnergyUse] | None:
-        return (
-            None if self._kepler is None else await self._query_or_none("kepler", self._kepler.energy(self._window_s))
-        )
+        if self._kepler is None:
+            return None
+        return await self._query_or_none("kepler", partial(self._kepler.energy, self._window_s))
 
-    async def _query_or_none(self, exporter: str, query: Awaitable[_T]) -> _T | None:
+    async def _query_or_none(self, exporter: str, query: Callable[[], Awaitable[_T]]) -> _T | None:
         try:
-            return await query
+            # Called by the task that awaits it: one that is cancelled before its first step would leave it unawaited.
+            return await query()
         except PrometheusError as error:
             self._failed(exporter)
             _log.info("cannot read use of workloads from %s", exporter, extra={"problem": str(error)})
