@@ -14,7 +14,7 @@ NODE_HOSTS := --allow-hosts=127.0.0.1,::1,localhost,10.87.0.0/24,10.88.0.0/24
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo control-plane test node autoscalers coverage lint docs reference compiled unit property bench browser images version release-check clean
+.PHONY: help setup demo control-plane test node autoscalers coverage lint docs reference compiled collected unit property bench browser images version release-check clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -65,7 +65,12 @@ unit: compiled ## the fast tests alone
 property: compiled ## the invariants, on examples that Hypothesis looks for
 	$(BIN)/pytest tests/property -m "not slow" -n auto
 
-test: setup browser lint docs control-plane compiled ## everything that CI runs
+# Each worker would compile all modules and tests for itself where that was not done yet, a minute of a new checkout.
+collected: compiled
+	@$(BIN)/pytest --collect-only -qq > /dev/null || true  # pytest itself says what is wrong
+
+test: setup browser control-plane ## everything that CI runs
+	@$(MAKE) --no-print-directory --output-sync -j 2 lint docs collected
 	$(BIN)/pytest $(EVERYTHING)
 
 # NODE_OPTIONS=--if-possible succeeds where the machine cannot run a node.
