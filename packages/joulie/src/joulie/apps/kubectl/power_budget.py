@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+import msgspec
 from rich.console import Group
 from rich.text import Text
 
@@ -24,12 +25,11 @@ from joulie.domain.mode import Mode
 from joulie.program.documents import print_document
 
 
-@dataclass(frozen=True)
-class PowerEventRow:
-    """What an event achieved; fields that are unknown are None.
+class PowerEventItem(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What an event that reduces a PowerBudget achieved, in the command and in the API of the web interface.
 
     Attributes:
-        name: name of the event.
+        name: its name.
         limit_w: limit during it, W.
         mean_w: mean power so far, W.
         complied_s: time from its start until the nodes drew no more for good, s.
@@ -83,7 +83,7 @@ class PowerBudgetRow:
     reason: str | None
     message: str | None
     blind: str | None
-    events: tuple[PowerEventRow, ...] = ()
+    events: tuple[PowerEventItem, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,8 @@ async def show_power_budgets(client: KubeClient, view: View) -> None:
     rows = sorted((power_budget_row(budget) for budget in found.items), key=lambda row: row.name)
     rows = sorted_rows(rows, COLUMNS[view.sort_by], reverse=view.reverse)
     if view.output in {"json", "yaml"}:
-        print_document({"powerBudgets": [asdict(row) for row in rows]}, view.output)
+        items = [asdict(row) | {"events": [msgspec.structs.asdict(one) for one in row.events]} for row in rows]
+        print_document({"powerBudgets": items}, view.output)
         return
     out = console()
     lines = table_lines(COLUMNS, rows, out.width, wide=view.output == "wide") if rows else []
@@ -158,7 +159,13 @@ def power_budget_row(budget: PowerBudget) -> PowerBudgetRow:
         message=None if enforced is None else enforced.message,
         blind=blind.message if blind is not None and blind.status == "True" else None,
         events=tuple(
-            PowerEventRow(one.name, one.limit_watts, one.mean_watts, one.complied_seconds, one.shed_watts)
+            PowerEventItem(
+                name=one.name,
+                limit_w=one.limit_watts,
+                mean_w=one.mean_watts,
+                complied_s=one.complied_seconds,
+                shed_w=one.shed_watts,
+            )
             for one in status.reductions
         ),
     )

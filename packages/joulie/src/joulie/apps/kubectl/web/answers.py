@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from joulie.adapters.program_api.grid import SignalItem
+from joulie.apps.kubectl.power_budget import PowerEventItem
 
 CapState = Literal["none", "confirmed", "unconfirmed", "notInForce"]
 PodState = Literal["waiting", "limited", "running"]
@@ -344,24 +345,6 @@ class TrialItem(Answer, frozen=True):
     treated: str | None
     starts: str | None
     ends: str | None
-
-
-class PowerEventItem(Answer, frozen=True):
-    """What an event that reduces a PowerBudget achieved.
-
-    Attributes:
-        name: its name.
-        limit_w: limit during it, W.
-        mean_w: mean power so far, W.
-        complied_s: time from its start until the nodes drew no more for good, s.
-        shed_w: baseline less mean power, W.
-    """
-
-    name: str
-    limit_w: float
-    mean_w: float | None
-    complied_s: float | None
-    shed_w: float | None
 
 
 class PowerBudgetItem(Answer, frozen=True):

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-import msgspec
-
 from joulie.adapters.kubernetes.api.v1alpha1 import PowerTrial
 from joulie.adapters.kubernetes.power_trials import RUNNING
 from joulie.apps.kubectl.power_budget import PowerBudgetRow
-from joulie.apps.kubectl.web.answers import FleetNode, PlannedItem, PowerBudgetItem, PowerEventItem, TrialItem
+from joulie.apps.kubectl.web.answers import FleetNode, PlannedItem, PowerBudgetItem, TrialItem
 
 
 def planned_items(nodes: Iterable[FleetNode]) -> list[PlannedItem]:
@@ -51,7 +49,7 @@ def power_budget_item(row: PowerBudgetRow, *, messages: bool) -> PowerBudgetItem
         pod_headroom_w=row.pod_headroom_w,
         nodes=row.nodes,
         curtailed=row.curtailed,
-        events=[msgspec.convert(one, PowerEventItem, from_attributes=True) for one in row.events],
+        events=list(row.events),
         kept=row.enforced,
         why=why or row.reason,
     )

@@ -201,7 +201,8 @@ class GpuLimits:
     def _after(self, key: JobKey, job: TunedJob, measured: Measured, now_s: float) -> TunedJob:
         goal, holdout = Goal(key.max_slowdown), self._settings.gpu_limits_holdout
         name = f"{key.workload[0]}/{key.workload[1].kind}/{key.workload[1].name}"
-        return job.measured(*measured[:2], POOLED, goal, now_s, holdout, name, measured.counted_per_s)
+        power_w, progress_per_s, counted_per_s = measured
+        return job.measured(power_w, progress_per_s, POOLED, goal, now_s, holdout, name, counted_per_s)
 
     def _count_in(self, after: TunedJob) -> None:
         """Take a window of the holdout into what all jobs say."""
