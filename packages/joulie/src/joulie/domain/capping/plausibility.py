@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,8 +28,14 @@ TOLERANCE = 0.02
 """By how much more progress than counted work may remain, in logarithms."""
 SIGMAS = 4.0
 """Standard errors by which a contradiction must exceed what is possible."""
-USUAL_NOISE, USUAL_WEIGHT = 0.05, 3.0
+USUAL_NOISE, USUAL_WEIGHT = 0.02, 3.0
 """Noise of progress over counted work in a window that is expected before windows tell, and how many that is worth."""
+FEW, ODD_NOISE = 3, 0.05
+"""Windows from which their median stands though one of them is odd, and noise that fewer are taken to have."""
+UNDISTURBED = 0.9
+"""Share of the most work counted in a window of a phase below which a pause fell into one."""
+LEAST_DONE = 0.2
+"""Share of the usual work below which a window is taken to be no less certain."""
 LOWEST_UNVOUCHED = 0.72
 """Smallest limit over natural power that claims alone may lead to."""
 RECENT = 12
@@ -69,9 +76,9 @@ def contradicted(windows: Sequence[Window], baseline_w: float, *, limits_power: 
 def changed(windows: Sequence[Window], baseline_w: float) -> bool:
     """Whether the newest window, which is at the baseline, departs from those before it there: the job has changed."""
     newest, before = windows[-1:], windows[:-1]
-    now, then = (_claimed_over_counted(some, baseline_w) for some in (newest, before))
+    now, then = (_claimed_over_counted(_newest_phase(some, baseline_w)) for some in (newest, before))
     if now.size and then.size:
-        error = _noise(then) * math.sqrt(1.0 + 1.0 / then.size)
+        error = max(_noise(then), ODD_NOISE) * math.sqrt(1.0 + 1.0 / then.size)
         if abs(float(np.median(now) - np.median(then))) > TOLERANCE + SIGMAS * error:
             return True
     return findings(windows, baseline_w).disturbed
@@ -86,18 +93,41 @@ def lowest_w(windows: Sequence[Window], baseline_w: float) -> float:
 
 
 def _outruns_counters(windows: Sequence[Window], limit_w: float, baseline_w: float) -> bool:
-    """Whether more progress is claimed than counted, compared with the baseline."""
-    under, free = (_claimed_over_counted(windows, at_w) for at_w in (limit_w, baseline_w))
-    if not under.size or not free.size:
+    """Whether more progress is claimed than counted, compared with the baseline: lately, or in the newest window."""
+    under, free = (_newest_phase(windows, at_w) for at_w in (limit_w, baseline_w))
+    if not under or not free:
         return False
-    error = _noise(under, free) * math.sqrt(1.0 / under.size + 1.0 / free.size)
-    return float(np.median(under) - np.median(free)) > TOLERANCE + SIGMAS * error
+    noise = _noise(*map(_claimed_over_counted, (under, free)))
+    usual = float(np.median([window.counted_per_s for window in free]))
+    known, least = float(np.median(_claimed_over_counted(free))), _error(free, noise, usual)
+    return any(
+        float(np.median(_claimed_over_counted(group))) - known
+        > TOLERANCE + SIGMAS * math.hypot(least, _error(group, noise, usual))
+        for group in (under, _counted(windows, limit_w)[-1:])
+    )
+
+
+def _error(windows: Sequence[_Counted], noise: float, usual_per_s: float) -> float:
+    """Standard error of the median of claimed over counted work, in logarithms.
+
+    Progress and counters are scraped at moments of their own, so that a part of a pause may be seen by one of the two
+    alone: it counts for more the less was done in the window, and moves the median where windows are few.
+    """
+    if len(windows) >= FEW:
+        return noise / math.sqrt(len(windows))
+    done = float(np.median([window.counted_per_s for window in windows])) / usual_per_s
+    return max(noise, ODD_NOISE) / math.sqrt(len(windows)) / min(max(done, LEAST_DONE), 1.0)
 
 
 def _noise(*groups: FloatArray) -> float:
-    """Standard deviation of a window, by how those of each group differ and, while they are few, by what is usual."""
-    squares = USUAL_WEIGHT * USUAL_NOISE**2 + sum(group.size * float(group.var()) for group in groups)
-    return math.sqrt(squares / (USUAL_WEIGHT + sum(group.size - 1 for group in groups)))
+    """Noise of a window, by how those of each group differ and, while they are few, by what is usual.
+
+    Deviations are medians, as of a normal distribution: pauses that only one of the two saw are no noise of the others.
+    """
+    deviations = [1.4826 * float(np.median(np.abs(group - np.median(group)))) for group in groups]
+    squares = sum(group.size * deviation**2 for group, deviation in zip(groups, deviations, strict=True))
+    freedom = sum(group.size - 1 for group in groups)
+    return math.sqrt((USUAL_WEIGHT * USUAL_NOISE**2 + squares) / (USUAL_WEIGHT + freedom))
 
 
 def _outruns_power(windows: Sequence[Window], limit_w: float, baseline_w: float) -> bool:
@@ -111,16 +141,38 @@ def _outruns_power(windows: Sequence[Window], limit_w: float, baseline_w: float)
     return claimed + SIGMAS * error < fastest(free.log_power - under.log_power)
 
 
-def _claimed_over_counted(windows: Sequence[Window], limit_w: float) -> FloatArray:
-    """Logarithms of progress over counted work in the newest windows at a limit that are of one phase."""
-    found = np.array(
-        [
-            math.log(window.progress_per_s / window.counted_per_s)
-            for window in windows
-            if window.limit_w == limit_w and window.progress_per_s is not None and window.counted_per_s is not None
-        ][-RECENT:]
-    )
-    if not found.size:
-        return found
-    earlier = np.flatnonzero(np.abs(found - np.median(found[-3:])) > ALIKE)
-    return found[min(int(earlier[-1]) + 1, found.size - 1) :] if earlier.size else found
+class _Counted(NamedTuple):
+    """Progress that was claimed in a window, and work that was counted, 1/s."""
+
+    progress_per_s: float
+    counted_per_s: float
+
+
+def _counted(windows: Sequence[Window], limit_w: float) -> list[_Counted]:
+    """The newest windows at a limit that have both."""
+    return [
+        _Counted(window.progress_per_s, window.counted_per_s)
+        for window in windows
+        if window.limit_w == limit_w and window.progress_per_s is not None and window.counted_per_s is not None
+    ][-RECENT:]
+
+
+def _claimed_over_counted(windows: Sequence[_Counted]) -> FloatArray:
+    """In logarithms."""
+    return np.array([math.log(window.progress_per_s / window.counted_per_s) for window in windows])
+
+
+def _newest_phase(windows: Sequence[Window], limit_w: float) -> list[_Counted]:
+    """Those of the newest windows at a limit that are of one phase of the job, without those that pauses fell into.
+
+    A phase ends with `FEW` windows in a row that agree with each other, and differ from the newest.
+    """
+    found = _counted(windows, limit_w)
+    if len(found) > FEW:
+        ratio = _claimed_over_counted(found)
+        rows = np.lib.stride_tricks.sliding_window_view(ratio, FEW)
+        differ = (np.abs(rows - np.median(ratio[-FEW:])) > ALIKE).all(axis=1)
+        ends = np.flatnonzero(differ & (np.ptp(rows, axis=1) <= ALIKE)) + FEW
+        found = found[int(ends[-1]) :] if ends.size else found
+    most = max((window.counted_per_s for window in found), default=0.0)
+    return [window for window in found if window.counted_per_s >= UNDISTURBED * most]
