@@ -20,6 +20,7 @@ from joulie.adapters.kubernetes import intensities as intensities_map
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.demand import CONFIG_MAP
 from joulie.adapters.kubernetes.errors import ForbiddenError
+from joulie.adapters.kubernetes.holdout import CONFIG_MAP as HOLDOUT_CONFIG_MAP
 from joulie.adapters.kubernetes.names import AGENT_FIELD_MANAGER
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, TELEMETRY_PROFILES, Resource
 from joulie.apps.accounting.settings import AccountingSettings
@@ -1309,6 +1310,20 @@ def test_only_an_operator_that_lets_nodes_sleep_keeps_what_it_learned_of_demand(
     maps = [one for one in objects if one["kind"] == "ConfigMap" and one["metadata"]["name"] == CONFIG_MAP]
     assert len(maps) == kept
     assert not any("data" in one for one in maps), "an upgrade must not take what was learned"
+
+
+@pytest.mark.parametrize(("share", "kept"), [("0", False), (0, False), ("0.05", True), (0.05, True)])
+def test_only_a_holdout_keeps_what_it_measured_and_accounting_only_reads_it(
+    render: Render, share: str | float, kept: bool
+) -> None:
+    objects = render({"operator": {"settings": {"GPU_LIMITS_HOLDOUT": share}}, "accounting": {"enabled": True}})
+    for component, verbs in {"operator": ["get", "patch"], "accounting": ["get"]}.items():
+        rules = of_kind(objects, "Role")[component]["rules"]
+        named = [(rule["resourceNames"], rule["verbs"]) for rule in rules if "configmaps" in rule["resources"]]
+        assert named == [([HOLDOUT_CONFIG_MAP], verbs)] * kept, component
+    maps = [one for one in objects if one["kind"] == "ConfigMap" and one["metadata"]["name"] == HOLDOUT_CONFIG_MAP]
+    assert len(maps) == kept
+    assert not any("data" in one for one in maps), "an upgrade must not take what was measured"
 
 
 def test_u11_alerts_are_the_files_and_link_to_runbooks(render: Render) -> None:

@@ -237,6 +237,14 @@ class LedgerContract:
             ledger.record_runs([first, second])
         assert open().run_durations() == {etl: [100.0, 90.0]}
 
+    def test_texts_are_kept_beside_the_accounts(self, open: OPEN) -> None:
+        ledger = open()
+        assert ledger.texts() == {}
+        ledger.keep({"a": "1", "version": "of nothing"})
+        ledger.keep({"a": "2" * 100_000})
+        ledger.close()
+        assert open().texts() == {"a": "2" * 100_000, "version": "of nothing"}
+
     def test_the_latest_runs_of_a_workload_are_kept(self, open: OPEN) -> None:
         ledger = open()
         often, seldom = Workload("a", "CronJob", "often"), Workload("a", "CronJob", "seldom")

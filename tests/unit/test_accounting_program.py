@@ -14,6 +14,8 @@ import pytest
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ApiError
 from joulie.adapters.kubernetes.events import EventRecorder
+from joulie.adapters.kubernetes.holdout import CONFIG_MAP as HOLDOUT_CONFIG_MAP
+from joulie.adapters.kubernetes.holdout import EVIDENCE_KEY
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, ENERGY_BUDGETS, EVENTS, JOBS, NAMESPACES, NODES, PODS
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.ledger import LedgerSettings, open_ledger
@@ -26,7 +28,7 @@ from joulie.apps.accounting.closing import Closing, HeadsAddress
 from joulie.apps.accounting.controller import Accountant, Components
 from joulie.apps.accounting.energy_budgets import DECLARED_NAME, EnergyBudgets
 from joulie.apps.accounting.functional_units import FunctionalUnits
-from joulie.apps.accounting.holdout import DeferralHoldout
+from joulie.apps.accounting.holdouts import Holdouts
 from joulie.apps.accounting.metrics import PREFIX, AccountingMetrics
 from joulie.apps.accounting.policies import NAMESPACE_BUDGET_ACTION, NAMESPACE_BUDGET_KWH, NAMESPACE_BUDGET_PERIOD
 from joulie.apps.accounting.sampler import Sampler, SamplerSettings
@@ -34,6 +36,7 @@ from joulie.apps.accounting.usage import CADVISOR, Readings
 from joulie.apps.accounting.view import ClusterView
 from joulie.domain.accounting.identity import PowerRange, PowerSettings
 from joulie.domain.accounting.journal import Month, corrections
+from joulie.domain.accounting.month_savings import DEFERRAL_EVIDENCE, DEFERRAL_MEMORY, LIMITS_EVIDENCE
 from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.accounting.records import Energy, ExportRow, Grouping, PodMeta, UsageRow
 from joulie.domain.grid import names
@@ -41,6 +44,8 @@ from joulie.domain.grid.series import of_points
 from joulie.domain.grid.signals import Basis, GridSignal, Measure, Provenance
 from joulie.domain.mode import Mode
 from joulie.domain.signal import Quality, Reading
+from joulie.domain.trial.evidence import NO_MONTHS
+from joulie.domain.trial.holdout import Effect, left_out
 from joulie.domain.usage import PodUsage
 from joulie.ports import LedgerError
 from joulie.program.sources import SourceStates
@@ -148,6 +153,7 @@ class Stage:
         power = PowerSettings(PowerRange(IDLE_W, MAX_W))
         sampler = Sampler(SamplerSettings(HardwareProfiles(), power, "DE", label_keys=LABEL_KEYS))
         self.view.departed.clear()
+        self.holdouts = holdouts = Holdouts(self.client, self.async_ledger, "joulie-system")
         components = Components(
             self.view,
             self.usage,
@@ -160,10 +166,10 @@ class Stage:
             self.metrics,
             Closing(self.client, self.async_ledger, self.events, HEADS, self.signer),
             FunctionalUnits(None, self.async_ledger, ()),
-            DeferralHoldout(),
+            holdouts,
         )
         self.accountant = Accountant(components, 30.0, Basis.AVERAGE, self.clock)
-        self.api = EnergyApi(self.async_ledger, "EUR", self.clock, label_keys=LABEL_KEYS)
+        self.api = EnergyApi(self.async_ledger, "EUR", self.clock, label_keys=LABEL_KEYS, holdouts=holdouts)
 
     async def step(self, passed_s=0.0, *, result="ok"):
         self.clock.now_s += passed_s
@@ -508,6 +514,60 @@ def test_a_published_head_is_never_replaced_by_that_of_a_ledger_that_was_changed
 
     play(story)
     assert "the ledger was changed after its head was published" in caplog.text
+
+
+def test_what_holdouts_have_measured_outlives_the_program(play, caplog):
+    """Deferral's own, and a copy of what the operator keeps; what is spoilt is reported and begun anew."""
+
+    async def story(stage):
+        stage.feed.carbon_steps = {T0 - 86400.0: 300.0}
+        await stage.client.create(NAMESPACES, {"metadata": {"name": "joulie-system"}})
+        evidence = NO_MONTHS
+        for number in range(60):
+            evidence = evidence.added(T0, Effect(-0.08, 0.01, number % 4 == 0))
+        body = {"metadata": {"name": HOLDOUT_CONFIG_MAP}, "data": {EVIDENCE_KEY: evidence.text()}}
+        await stage.client.create(CONFIG_MAPS, body, "joulie-system")
+        await stage.add_node()
+        await stage.step()
+        for number in range(2):
+            uid = next(uid for uid in (f"{number}-{one}" for one in range(99)) if not left_out(uid, 0.5))
+            owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": uid, "controller": True}
+            waited = {names.HOLDOUT: "waits 0.5", names.INITIAL_CARBON_INTENSITY: "300"}
+            await stage.add_pod(f"p{number}", owner=owner, annotations=waited)
+            await stage.step(60.0)
+            await stage.end_pod(f"p{number}", stage.clock.now_s)
+            await stage.step(600.0)  # and keeps
+        known = stage.holdouts.deferral.evidence
+        assert known.now.units == 1, "there is nothing to compare the first one with"
+
+        stage.start()
+        await stage.step(30.0)
+        assert stage.holdouts.evidence == {LIMITS_EVIDENCE: evidence, DEFERRAL_EVIDENCE: known}
+        assert stage.metric("joulie_accounting_holdout_workloads", arm="waits") == 1.0
+        limits = msgspec.json.decode((await stage.ask("/api/v1/savings"))[1])["limits"]
+        assert (limits["workloads"], limits["leftOut"]) == (60, 15)
+        assert limits["lowPct"] < limits["savedPct"] < limits["highPct"]
+        assert msgspec.json.decode((await stage.ask("/api/v1/savings", namespace="default"))[1])["limits"] is None
+        report = msgspec.json.decode((await stage.ask("/api/v1/report"))[1])
+        assert [one["units"] for one in report["savings"]] == [60, 1]
+        own = msgspec.json.decode((await stage.ask("/api/v1/report", namespace="default"))[1])
+        assert own["savings"] == [], "what all namespaces save is for who may see them all"
+
+        # The operator's evidence is spoilt, and that of this program too.
+        await stage.client.patch(
+            CONFIG_MAPS, HOLDOUT_CONFIG_MAP, {"data": {EVIDENCE_KEY: "{"}}, namespace="joulie-system"
+        )
+        stage.ledger.keep({DEFERRAL_EVIDENCE: "[]", DEFERRAL_MEMORY: "{}"})
+        stage.start()
+        await stage.step(30.0)
+        await stage.step(600.0)
+        assert stage.holdouts.evidence == {LIMITS_EVIDENCE: evidence, DEFERRAL_EVIDENCE: NO_MONTHS}
+        assert len(stage.holdouts.problems) == 3
+        notes = msgspec.json.decode((await stage.ask("/api/v1/report"))[1])["notes"]
+        assert sum(note.startswith("begun anew") for note in notes) == 3
+
+    play(story)
+    assert caplog.text.count("evidence of a holdout is spoilt") == 3
 
 
 def test_a_pod_that_ends_is_accounted_to_its_end(play):

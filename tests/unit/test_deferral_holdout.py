@@ -1,14 +1,16 @@
 """What waiting saves, by workloads that were left alone by chance."""
 
+import msgspec
 import numpy as np
 import pytest
 
 from joulie.adapters.kubernetes.api.meta import OwnerReference
 from joulie.adapters.kubernetes.pods import Owner
 from joulie.apps.accounting.facts import AccountedPod
-from joulie.apps.accounting.holdout import DeferralHoldout, Draw
+from joulie.apps.accounting.holdout import DeferralHoldout, DeferralMemory, Draw
 from joulie.domain.accounting.records import CompletedPod, Energy, PodMeta
 from joulie.domain.grid import names
+from joulie.domain.trial.evidence import EvidenceByMonth
 from joulie.domain.trial.holdout import MIN_LEFT_OUT, left_out
 
 KWH = 3.6e6
@@ -48,7 +50,7 @@ def test_waiting_is_measured_by_what_pods_emitted():
         alone, initial = bool(rng.random() < SHARE), float(rng.uniform(200.0, 400.0))
         ran_at = initial if alone else 0.8 * initial
         take_in(holdout, number, alone=alone, energy_kwh=rng.lognormal(0.0, 0.1), g_per_kwh=ran_at, initial=initial)
-    evidence = holdout.evidence
+    evidence = holdout.evidence.now
     assert evidence.units == 599, "of the first pod of a workload nothing is known to compare it with"
     assert evidence.left_out > MIN_LEFT_OUT
     assert evidence.interval.low < 0.2 < evidence.interval.high
@@ -59,7 +61,7 @@ def test_pods_that_say_nothing_do_not_count():
     holdout = DeferralHoldout()
     take_in(holdout, 0, alone=False)
     take_in(holdout, 1, alone=True)
-    assert holdout.evidence.units == 1
+    assert holdout.evidence.now.units == 1
     for number, odd in enumerate(
         (
             {"succeeded": False},
@@ -75,9 +77,42 @@ def test_pods_that_say_nothing_do_not_count():
         )
     ):
         take_in(holdout, 2 + number, **({"alone": True} | odd))
-    assert holdout.evidence.units == 1
+    assert holdout.evidence.now.units == 1
     holdout.completed([run(99, alone=True)[0]], {})
-    assert holdout.evidence.units == 1
+    assert holdout.evidence.now.units == 1
+
+
+def test_the_next_program_counts_as_if_it_had_never_ended():
+    def course(*, restarted_after):
+        holdout, rng = DeferralHoldout(), np.random.default_rng(4)
+        for number in range(60):
+            if number == restarted_after:
+                kept, memory = holdout.evidence.text(), msgspec.json.encode(holdout.memory)
+                holdout = DeferralHoldout()
+                holdout.evidence = EvidenceByMonth.parse(kept)
+                holdout.restore(msgspec.json.decode(memory, type=DeferralMemory))
+            workload, energy_kwh = f"train-{number % 3}", rng.lognormal(0.0, 0.1)
+            # Two pods of each run end, one on either side of the restart.
+            take_in(
+                holdout, number, alone=False, job=job_of(number // 2, False), workload=workload, energy_kwh=energy_kwh
+            )
+        return holdout.evidence, holdout.memory
+
+    assert course(restarted_after=31) == course(restarted_after=None)
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        DeferralMemory((0.0, 0.0, 0.0, 1.0), [], []),
+        DeferralMemory((float("nan"), 0.0, 1.0, 1.0), [], []),
+        DeferralMemory((0.0, 0.0, 1.0, 1.0), [("ml", "Job", "a", float("inf"), 1.0)], []),
+        DeferralMemory((0.0, 0.0, 1.0, 1.0), [("ml", "Job", "a", 1.0, -1.0)], []),
+    ],
+)
+def test_a_memory_that_cannot_be_is_refused(memory):
+    with pytest.raises(ValueError, match="cannot be"):
+        DeferralHoldout().restore(memory)
 
 
 @pytest.mark.parametrize(

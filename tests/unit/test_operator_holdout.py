@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
+from joulie.adapters.kubernetes.api.core import ConfigMap
+from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.adapters.kubernetes.api.v1alpha1 import HeldOutSaving, WorkloadProfile
+from joulie.adapters.kubernetes.holdout import CONFIG_MAP
 from joulie.adapters.kubernetes.pods import Owner
 from joulie.apps.kubectl.holdout import limits_saving
 from joulie.apps.operator.limits.controller import GpuLimits
@@ -34,10 +37,17 @@ class Cluster:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, holdout: Holdout, saving: float) -> None:
         self.now_s, self.saving = 0.0, saving
-        self.registry, self.rng = CollectorRegistry(), np.random.default_rng(2)
+        self.rng = np.random.default_rng(2)
         self.events: list[tuple[str, str, str]] = []
         self.written: list[dict[str, Any]] = []
-        entry = SimpleNamespace(status=SimpleNamespace(gpu_limit=None), automatic=True)
+        self.holdout, self.entry = holdout, SimpleNamespace(status=SimpleNamespace(gpu_limit=None), automatic=True)
+        self.config_map = ConfigMap(ObjectMeta(name=CONFIG_MAP), data={})
+        self.monkeypatch = monkeypatch
+        self.leader()
+
+    def leader(self) -> None:
+        """A new leader, which knows what was written."""
+        entry = self.entry
         pod = SimpleNamespace(namespace="ml", name="train-0", uid="uid-0")
         view = SimpleNamespace(workload_profiles=SimpleNamespace(effective=lambda _workload: entry), pods={TRAIN: pod})
 
@@ -45,10 +55,17 @@ class Cluster:
             entry.status.gpu_limit = body["status"]["gpuLimit"]
             self.written.append(body)
 
+        async def get(*_which: Any) -> ConfigMap:
+            return self.config_map
+
+        async def patch(_resource: Any, _name: str, body: dict[str, Any], **_how: Any) -> None:
+            self.config_map = msgspec.structs.replace(self.config_map, data=body["data"])
+
+        self.registry = CollectorRegistry()
         self.search = GpuLimits(
-            cast("Any", SimpleNamespace(apply=apply)),
+            cast("Any", SimpleNamespace(apply=apply, get=get, patch=patch)),
             cast("Any", view),
-            OperatorSettings(gpu_limits_holdout=holdout),
+            OperatorSettings(gpu_limits_holdout=self.holdout),
             cast("Any", None),
             cast("Any", None),
             GpuLimitMetrics(self.registry),
@@ -59,6 +76,7 @@ class Cluster:
             now_s=lambda: self.now_s,
         )
         self.search.decided(cast("Any", SimpleNamespace(nodes=())))
+        monkeypatch = self.monkeypatch
         monkeypatch.setattr(self.search, "_meters", SimpleNamespace(measure=self.measure))
         monkeypatch.setattr("joulie.apps.operator.limits.controller.jobs", self.jobs)
         monkeypatch.setattr("joulie.apps.operator.limits.controller.stated", lambda *_arguments: ())
@@ -95,6 +113,7 @@ def test_the_saving_of_a_held_limit_goes_on_being_measured_and_is_told(monkeypat
     told = cluster.written[-1]["status"]["gpuLimit"]
     kept = [one["status"]["gpuLimit"] for one in cluster.written]
     assert all(one.watts < 700.0 for one in kept if one.holdout), "the limit, not that of a window left alone"
+    assert kept[1].holdout.saved_pct is None, "no interval with too few windows left alone"
     assert told.holdout.low_pct < 10.0 < told.holdout.high_pct
     assert len(cluster.written) < 30, "not with every window"
     assert cluster.events == []
@@ -117,6 +136,56 @@ def test_a_limit_that_does_not_pay_is_told_to_its_pod_once_and_withdrawn_where_a
         assert cluster.limit_w == 700.0
 
 
+def test_the_next_leader_goes_on_with_what_is_known_of_a_job_and_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch, Holdout(0.2, least_saving=0.01), 0.10)
+    asyncio.run(cluster.windows(150))
+    told = cluster.written[-1]["status"]["gpuLimit"].holdout
+    fleet = cluster.value("holdout_windows", arm="left-alone")
+    cluster.leader()
+    asyncio.run(cluster.windows(1))
+    assert cluster.value("holdout_windows", arm="left-alone") == pytest.approx(fleet, abs=2), "of all, at once"
+    assert cluster.value("holdout_saved_ratio", bound="low") < 0.10
+    asyncio.run(cluster.windows(40))
+    later = cluster.written[-1]["status"]["gpuLimit"].holdout
+    assert told.windows < later.windows < told.windows + 45
+    assert later.left_out > told.left_out
+    assert later.low_pct < 10.0 < later.high_pct
+
+
+def test_a_withdrawn_limit_stays_withdrawn_from_the_run_and_the_next_run_begins_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(monkeypatch, Holdout(0.2, least_saving=0.25, withdraws=True), 0.10)
+    asyncio.run(cluster.windows(150))
+    assert cluster.entry.status.gpu_limit.holdout.high_pct < 25.0, "its profile says why"
+    cluster.leader()
+    asyncio.run(cluster.windows(30))
+    assert cluster.limit_w == 700.0
+    assert cluster.value("gpu_limits_workloads", state="given-up") == 1.0
+    # The run ends; a later one has its limit again.
+    monkeypatch.setattr("joulie.apps.operator.limits.controller.jobs", lambda *_arguments: {})
+    asyncio.run(cluster.windows(1))
+    monkeypatch.setattr("joulie.apps.operator.limits.controller.jobs", cluster.jobs)
+    asyncio.run(cluster.windows(30))
+    assert cluster.value("gpu_limits_workloads", state="given-up") == 0.0
+
+
+def test_a_profile_that_says_what_cannot_be_is_reported_and_counts_for_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = Cluster(monkeypatch, Holdout(0.2, least_saving=0.01), 0.10)
+    asyncio.run(cluster.windows(60))
+    stored = cluster.entry.status.gpu_limit
+    spoilt = msgspec.structs.replace(stored.holdout, left_out=stored.holdout.windows + 1)
+    cluster.entry.status.gpu_limit = msgspec.structs.replace(stored, holdout=spoilt)
+    cluster.leader()
+    asyncio.run(cluster.windows(1))
+    assert "evidence of a workload's holdout is spoilt" in caplog.text
+    asyncio.run(cluster.windows(40))
+    assert cluster.entry.status.gpu_limit.holdout.windows < stored.holdout.windows + 30, "begun anew"
+    assert limits_saving([profile(spoilt)]) is None
+
+
 def profile(saving: HeldOutSaving | None) -> WorkloadProfile:
     document = {
         "metadata": {"name": "train", "namespace": "ml"},
@@ -129,8 +198,8 @@ def profile(saving: HeldOutSaving | None) -> WorkloadProfile:
 
 
 def test_the_saving_over_workloads_counts_each_by_its_power() -> None:
-    large = HeldOutSaving(300, 15, 9.5, 8.0, 11.0, math.log(0.90), 0.002, 900.0)
-    small = HeldOutSaving(300, 15, 0.0, -1.0, 1.0, 0.0, 0.002, 100.0)
+    large = HeldOutSaving(300, 15, math.log(0.90), 0.002, 900.0, 9.5, 8.0, 11.0)
+    small = HeldOutSaving(300, 15, 0.0, 0.002, 100.0)
     found = limits_saving([profile(large), profile(small), profile(None)])
     assert found is not None
     assert found.saved_pct == pytest.approx(100.0 * (1.0 - 0.90**0.9), abs=0.01)

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import httpx2
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -23,10 +24,13 @@ from joulie.apps.cli.ledger import ledger as command
 from joulie.domain.accounting.embodied import estimated_asset
 from joulie.domain.accounting.factors import FactorKind
 from joulie.domain.accounting.journal import Month, Reason
+from joulie.domain.accounting.month_savings import DEFERRAL_EVIDENCE, LIMITS_EVIDENCE
 from joulie.domain.accounting.records import Completion, Cycle, PowerQuality, Sample
 from joulie.domain.accounting.sci import PueUse
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import resolve
+from joulie.domain.trial.evidence import NO_MONTHS
+from joulie.domain.trial.holdout import Effect
 from support.access_reviews import ApiServer
 from support.ledger_site import new_key
 from support.sci_month import DAY_S, IMAGES_A_JOB, OCTOBER, REQUESTS_A_DAY, STEP_S, book_month
@@ -182,6 +186,44 @@ def test_the_source_of_a_pue_cannot_be_changed_in_a_closed_month(site, tmp_path)
 
 def test_an_outage_that_was_published_later_is_in_the_figures(site):
     assert site.report["total"]["energyWithoutIntensityKWh"] == pytest.approx(0.0, abs=1e-9)
+
+
+# ---- savings, by how they are known
+
+
+def test_savings_of_the_month_say_how_they_are_known_and_what_is_spoilt_is_not_zero(site, tmp_path):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    with sqlite3.connect(site.folder / "ledger.db") as connection:
+        connection.execute("VACUUM INTO ?", [str(tmp_path / "ledger.db")])
+    assert site.report["savings"] == [], "no holdout, and nobody waited"
+
+    def months(*units):
+        evidence = NO_MONTHS
+        for time_s, count, effect in units:
+            for number in range(count):
+                evidence = evidence.added(time_s, Effect(effect, 0.01, number % 5 == 0))
+        return evidence.text()
+
+    ledger = open_ledger(url)
+    limits = months((OCTOBER.starts_s - DAY_S, 100, 0.5), (OCTOBER.starts_s + DAY_S, 200, -0.08))
+    ledger.keep({LIMITS_EVIDENCE: limits, DEFERRAL_EVIDENCE: months((OCTOBER.starts_s, 20, -0.2))})
+    ledger.close()
+    measured, waiting = json.loads(run(url, *REPORT, site.folder / "inventory.yaml"))["savings"]
+    assert (measured["howKnown"], measured["units"], measured["leftOut"]) == ("measured by holdout", 200, 40)
+    assert measured["lowPct"] < measured["savedPct"] < measured["highPct"]
+    assert measured["savedPct"] == pytest.approx(100.0 * -np.expm1(-0.08))
+    assert measured["since"] == "2026-10-02T00:00Z"
+    assert "savedPct" not in waiting, "four were left alone: nothing is said, and not that nothing was saved"
+    text = run(url, "report", "2026-10")
+    assert "measured by holdout since 2026-10-02T00:00Z, 40 of 200 left alone" in text
+    assert "too few yet" in text
+
+    ledger = open_ledger(url)
+    ledger.keep({LIMITS_EVIDENCE: limits.replace("200", "-200")})
+    ledger.close()
+    spoilt = json.loads(run(url, *REPORT, site.folder / "inventory.yaml"))
+    assert [one["what"] for one in spoilt["savings"]] == ["waiting: emissions"]
+    assert any("evidence of a holdout cannot be read" in note for note in spoilt["notes"])
 
 
 # ---- by namespace, for tenants

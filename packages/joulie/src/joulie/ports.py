@@ -491,6 +491,14 @@ class Ledger(Protocol):
         """Durations of the latest finished runs of each workload, at most `MAX_RUNS` of one, latest first, s."""
         ...
 
+    def texts(self) -> Mapping[str, str]:
+        """What programs have kept beside the accounts, by name."""
+        ...
+
+    def keep(self, texts: Mapping[str, str]) -> None:
+        """Keep texts, each in place of what had its name."""
+        ...
+
     def counts(self) -> Mapping[str, int]:
         """Numbers of ``pods``, ``open_pods``, ``samples``, ``hours``, ``postings``, ``entries``; ``bytes`` if known."""
         ...

@@ -31,8 +31,8 @@ def _energy() -> list[Column[float]]:
 
 state = Table("state", metadata, _text("key", key=True), _text("value"))
 """``version`` of the tables, time of the first cycle (``began_s``), end of the last closed month (``closed_s``), number
-and hash of the last entry that is kept no more (``pruned_number``, ``pruned_hash``), and since when `postings` has all
-energy (``postings_s``)."""
+and hash of the last entry that is kept no more (``pruned_number``, ``pruned_hash``), since when `postings` has all
+energy (``postings_s``), and what programs keep beside the accounts (``text:NAME``)."""
 
 pods = Table(
     "pods",

@@ -66,6 +66,8 @@ from joulie.ports import LedgerError
 _SECONDS_PER_DAY = 86400.0
 _HOURS_PER_DAY = 24
 _ENTRIES_AT_ONCE = 10_000
+_TEXT = "text:"
+"""Before the names of texts among the keys of the state."""
 READS_ONLY = "reads_only"
 """Option of connections whose transaction writes nothing."""
 _WRITERS_LOCK = 0x4A4F554C
@@ -232,6 +234,17 @@ class SqlLedger:
         """See `joulie.ports.Ledger`."""
         with self._transaction(reads_only=True) as connection:
             return run_durations(connection)
+
+    def texts(self) -> Mapping[str, str]:
+        """See `joulie.ports.Ledger`."""
+        with self._transaction(reads_only=True) as connection:
+            state = state_of(connection)
+        return {key.removeprefix(_TEXT): value for key, value in state.items() if key.startswith(_TEXT)}
+
+    def keep(self, texts: Mapping[str, str]) -> None:
+        """See `joulie.ports.Ledger`."""
+        with self._transaction() as connection:
+            set_state(connection, {_TEXT + name: text_ for name, text_ in texts.items()})
 
     def counts(self) -> Mapping[str, int]:
         """See `joulie.ports.Ledger`."""

@@ -125,13 +125,15 @@ class SavingsItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
 
 
 class HoldoutSaving(msgspec.Struct, frozen=True, rename="camel"):
-    """What waiting saves, by workloads that were left alone by chance (GRID_HOLDOUT), since the program runs.
+    """What is saved, by what was left alone by chance: workloads (GRID_HOLDOUT) or windows (GPU_LIMITS_HOLDOUT).
+
+    It is of the latest months that say enough.
 
     Attributes:
-        saved_pct: emissions that are saved, %; negative where waiting emits more.
+        saved_pct: emissions, or energy for the same work, that are saved, %; negative where more is used.
         low_pct: lower bound of an interval that holds at all looks together, %.
         high_pct: upper bound, %.
-        workloads: number of workloads behind it.
+        workloads: number of workloads, or of windows of their time, behind it.
         left_out: number of those that were left alone.
     """
 
@@ -151,6 +153,7 @@ class SavingsAnswer(msgspec.Struct, frozen=True, rename="camel"):
         currency: currency of costs.
         items: items, latest first.
         holdout: what waiting saves, as measured; None while too little is known, and for one namespace alone.
+        limits: what power limits of GPUs save while they are held, likewise, by windows of all workloads.
     """
 
     since: float
@@ -158,6 +161,7 @@ class SavingsAnswer(msgspec.Struct, frozen=True, rename="camel"):
     currency: str
     items: list[SavingsItem]
     holdout: HoldoutSaving | None = None
+    limits: HoldoutSaving | None = None
 
 
 class ExportItem(msgspec.Struct, frozen=True):

@@ -5,13 +5,14 @@ Units are in the names; emissions are gCO2eq.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 import msgspec
 
 from joulie.domain.accounting.embodied import Asset, Shares
 from joulie.domain.accounting.inventory import ResidualMix
+from joulie.domain.accounting.month_savings import MonthSaving
 from joulie.domain.accounting.records import Energy, UnitCount
 from joulie.domain.accounting.sci import NEGLIGIBLE, PueUse, Report, ReportLine, WorkloadKey, ZoneMix
 from joulie.domain.quantities import JOULES_PER_KWH
@@ -103,6 +104,32 @@ class AssetItem(msgspec.Struct, frozen=True, rename="camel"):
     node_days: Shares
 
 
+class SavingItem(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    """One saving of the month. Trials have theirs in `measuredSavings` of a signed report.
+
+    Attributes:
+        what: what saves, and what of.
+        how_known: measured by holdout, or modelled.
+        saved_pct: the share that is saved, %; None where it is modelled, or too little is known.
+        low_pct: lower bound of an interval that holds at all looks together, %.
+        high_pct: upper bound, %.
+        units: number of windows of time or workloads behind it.
+        left_out: number of those that were left alone by chance.
+        since: when the first of them ended.
+        amount_g: emissions that are saved, by the model.
+    """
+
+    what: str
+    how_known: str
+    saved_pct: float | None = None
+    low_pct: float | None = None
+    high_pct: float | None = None
+    units: int = 0
+    left_out: int = 0
+    since: str | None = None
+    amount_g: float | None = None
+
+
 class ReportAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """The answer at `REPORT_PATH`.
 
@@ -121,6 +148,7 @@ class ReportAnswer(msgspec.Struct, frozen=True, rename="camel"):
         embodied: hardware.
         pue: with sources.
         notes: what a reader must know of the figures.
+        savings: what was saved, and how it is known; holdouts are of all namespaces together.
     """
 
     month: str
@@ -137,10 +165,17 @@ class ReportAnswer(msgspec.Struct, frozen=True, rename="camel"):
     embodied: list[AssetItem]
     pue: list[PueUse]
     notes: list[str]
+    savings: list[SavingItem] = []
 
 
-def report_answer(report: Report) -> ReportAnswer:
-    """A report as JSON."""
+def report_answer(report: Report, savings: Iterable[MonthSaving] = (), problems: Iterable[str] = ()) -> ReportAnswer:
+    """A report as JSON.
+
+    Args:
+        report: the report.
+        savings: of its month.
+        problems: what of the evidence of savings cannot be read.
+    """
     return ReportAnswer(
         str(report.month),
         report.namespace,
@@ -155,7 +190,23 @@ def report_answer(report: Report) -> ReportAnswer:
         [_mix(mix) for mix in report.zones],
         [AssetItem(asset, _days(reserved_s)) for asset, reserved_s in report.assets.items()],
         list(report.pues),
-        list(_notes(report)),
+        [*_notes(report), *(f"begun anew, what was before is lost: {problem}" for problem in problems)],
+        [_saving(one) for one in savings],
+    )
+
+
+def _saving(one: MonthSaving) -> SavingItem:
+    saved, low, high = (None, None, None) if one.interval is None else (100.0 * share for share in one.interval)
+    return SavingItem(
+        what=one.what,
+        how_known=one.how_known,
+        saved_pct=saved,
+        low_pct=low,
+        high_pct=high,
+        units=one.units,
+        left_out=one.left_out,
+        since=None if one.since_s is None else _utc(one.since_s),
+        amount_g=one.amount_g,
     )
 
 

@@ -33,13 +33,15 @@ from joulie.adapters.program_api.report import REPORT_PATH, ReportAnswer, report
 from joulie.adapters.program_api.runtimes import RUNTIMES_PATH, RuntimeItem, RuntimesAnswer
 from joulie.apps.accounting.access import Access, AccessDeniedError
 from joulie.apps.accounting.async_ledger import AsyncLedger
+from joulie.apps.accounting.holdouts import Holdouts
 from joulie.domain.accounting.inventory import Inventory
 from joulie.domain.accounting.journal import Month
+from joulie.domain.accounting.month_savings import month_savings
 from joulie.domain.accounting.records import ENERGY_FIELDS, ExportRow, Grouping, SavingRow, UsageRow
 from joulie.domain.accounting.sci import report
 from joulie.domain.quantities import JOULES_PER_KWH
 from joulie.domain.runtimes import learned_runtime
-from joulie.domain.trial.holdout import NO_EVIDENCE, Evidence
+from joulie.domain.trial.holdout import Evidence
 from joulie.ports import Ledger, LedgerError, TooManyRowsError
 from joulie.program.http import AsgiApp, Receive, Scope, Send, json_body, respond
 from joulie.program.queries import QueryError, page_of
@@ -77,7 +79,7 @@ class EnergyApi:
         access: checks who may read what; None to answer everybody.
         inventory: instruments and residual mixes for reports.
         label_keys: labels of pods that energy can be grouped by.
-        holdout: what workloads that were left alone by chance say about waiting.
+        holdouts: what holdouts have measured; None without any.
     """
 
     def __init__(
@@ -88,10 +90,10 @@ class EnergyApi:
         access: Access | None = None,
         inventory: Inventory | None = None,
         label_keys: tuple[str, ...] = (),
-        holdout: Callable[[], Evidence] = lambda: NO_EVIDENCE,
+        holdouts: Holdouts | None = None,
     ) -> None:
         self._label_keys = label_keys
-        self._holdout = holdout
+        self._holdouts = holdouts
         self._inventory = inventory or Inventory()
         self._access = access
         self._ledger = ledger
@@ -159,8 +161,14 @@ class EnergyApi:
             month = Month.parse(query["month"]) if "month" in query else Month.of(period.now_s)
         except ValueError as error:
             raise QueryError(str(error)) from None
+        namespace = period.namespace
         records = await self._ledger.call(lambda ledger: ledger.month(month))
-        return report_answer(report(records, self._inventory, period.namespace))
+        deferred = await self._ledger.call(lambda ledger: ledger.savings(since_s=month.starts_s, namespace=namespace))
+        # Holdouts are of all namespaces together: who may not see them all is not told.
+        told = self._holdouts if namespace is None else None
+        savings = month_savings(month, {} if told is None else told.evidence, deferred)
+        problems = () if told is None else told.problems
+        return report_answer(report(records, self._inventory, namespace), savings, problems)
 
     async def _energy(self, query: Mapping[str, str], period: _RequestedPeriod) -> EnergyAnswer:
         by, also, labels = _groupings(query, self._label_keys)
@@ -196,13 +204,15 @@ class EnergyApi:
             lambda ledger: ledger.savings(since_s=period.since_s, namespace=period.namespace)
         )
         since_s = min((row.completed_s for row in rows), default=period.now_s)
+        # Holdouts are of all namespaces together: who may not see them all is not told.
+        holdouts = self._holdouts if period.namespace is None else None
         return SavingsAnswer(
             since_s if period.since_s is None else period.since_s,
             period.now_s,
             self._currency,
             [_savings_item(row) for row in rows],
-            # It is of all namespaces together: who may not see them all is not told.
-            None if period.namespace is not None else _holdout(self._holdout()),
+            None if holdouts is None else _holdout(holdouts.deferral.evidence.now),
+            None if holdouts is None else _holdout(holdouts.limits.now),
         )
 
     async def _export(self, period: _RequestedPeriod, send: Send) -> None:

@@ -20,7 +20,7 @@ from joulie.apps.accounting.closing import Closing
 from joulie.apps.accounting.energy_budgets import EnergyBudgets
 from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod
 from joulie.apps.accounting.functional_units import FunctionalUnits
-from joulie.apps.accounting.holdout import DeferralHoldout
+from joulie.apps.accounting.holdouts import Holdouts
 from joulie.apps.accounting.metrics import AccountingMetrics
 from joulie.apps.accounting.policies import pod_policy
 from joulie.apps.accounting.runs import runs_of
@@ -63,7 +63,7 @@ class Components:
         metrics: accounting metrics.
         closing: closes months.
         functional_units: books what workloads have delivered.
-        holdout: measures what waiting saves.
+        holdouts: measures what waiting saves, and keeps what limits of GPUs are known to save.
     """
 
     view: ClusterView
@@ -77,7 +77,7 @@ class Components:
     metrics: AccountingMetrics
     closing: Closing
     functional_units: FunctionalUnits
-    holdout: DeferralHoldout
+    holdouts: Holdouts
 
 
 class Accountant:
@@ -177,8 +177,8 @@ class Accountant:
         for uid in departed.keys() - now_open.keys():
             components.view.departed.pop(uid, None)
 
-        components.holdout.completed(result.completed, everyone)
-        components.metrics.holdout(components.holdout.evidence)
+        components.holdouts.deferral.completed(result.completed, everyone)
+        components.metrics.holdout(components.holdouts.deferral.evidence.now)
         components.metrics.cycled(sampling, now_open, result, now_s, cluster.namespaces)
         if runs := list(runs_of(result.completed, everyone)):
             await components.ledger.call(lambda ledger: ledger.record_runs(runs))
@@ -198,6 +198,7 @@ class Accountant:
         if self._open is not None:
             return self._open
         ledger, self._open = self._components.ledger, None
+        await self._components.holdouts.load()
         known = await ledger.call(lambda ledger: ledger.open_pods())
         totals = await ledger.call(lambda ledger: ledger.totals())
         savings = await ledger.call(lambda ledger: ledger.savings())
@@ -235,6 +236,8 @@ class Accountant:
         _log_corrections(corrected)
         components.metrics.corrections.inc(len(corrected))
         await components.ledger.call(lambda ledger: ledger.prune(now_s))
+        await components.holdouts.copy_limits()
+        await components.holdouts.keep()
         await components.functional_units.book_due(now_s)
         await components.closing.close_due(now_s)
         self._pruned_s = now_s

@@ -11,10 +11,13 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from joulie.apps.accounting.facts import AccountedPod
 from joulie.domain.accounting.records import CompletedPod
 from joulie.domain.grid import names
-from joulie.domain.trial.holdout import NO_EVIDENCE, Expected, left_out
+from joulie.domain.trial.evidence import NO_MONTHS
+from joulie.domain.trial.holdout import Expected, left_out
 from joulie.domain.units import joules_to_kwh
 
 _MAX_REMEMBERED = 10_000
@@ -37,18 +40,56 @@ class Draw(NamedTuple):
         return Draw(_ARMS[arm], found) if arm in _ARMS and found is not None and found < 1.0 else None
 
 
-class DeferralHoldout:
-    """What completed pods say about waiting, since this program runs.
+class DeferralMemory(msgspec.Struct, frozen=True):
+    """What the next outcome is compared to, and what has counted: kept beside the evidence.
 
     Attributes:
-        evidence: what they say.
+        expected: fields of `Expected`.
+        workloads: namespace, kind, name, mean logarithm of the energy of pods, and their number, oldest first.
+        seen: runs that have counted, oldest first.
+    """
+
+    expected: tuple[float, float, float, float]
+    workloads: list[tuple[str, str, str, float, float]]
+    seen: list[str]
+
+
+class DeferralHoldout:
+    """What completed pods say about waiting.
+
+    Attributes:
+        evidence: what they say, by month.
     """
 
     def __init__(self) -> None:
-        self.evidence = NO_EVIDENCE
+        self.evidence = NO_MONTHS
         self._expected = Expected(0.0, 0.0)
         self._log_energy: dict[tuple[str, str, str], tuple[float, float]] = {}
         self._seen: dict[str, None] = {}
+
+    @property
+    def memory(self) -> DeferralMemory:
+        """What is kept beside the evidence."""
+        expected = self._expected
+        return DeferralMemory(
+            (expected.treated, expected.left, expected.treated_units, expected.left_units),
+            [(*workload, *usual) for workload, usual in self._log_energy.items()],
+            list(self._seen),
+        )
+
+    def restore(self, memory: DeferralMemory) -> None:
+        """Go on from what was kept.
+
+        Raises:
+            ValueError: it says what cannot be.
+        """
+        numbers = [*memory.expected, *(value for one in memory.workloads for value in one[3:])]
+        counts = [*memory.expected[2:], *(one[4] for one in memory.workloads)]
+        if not all(map(math.isfinite, numbers)) or min(counts) <= 0.0:
+            raise ValueError("the memory of the holdout has numbers that cannot be")
+        self._expected = Expected(*memory.expected)
+        self._log_energy = {one[:3]: one[3:] for one in memory.workloads[-_MAX_REMEMBERED:]}
+        self._seen = dict.fromkeys(memory.seen[-_MAX_REMEMBERED:])
 
     def completed(self, ended: Iterable[CompletedPod], pods: Mapping[str, AccountedPod]) -> None:
         """Take in pods that ended.
@@ -82,7 +123,7 @@ class DeferralHoldout:
         expected_g = intensity * joules_to_kwh(math.exp(usual_log_energy))
         outcome = math.log(done.energy.emissions_g / expected_g)
         effect = self._expected.effect(outcome, drawn.share, left_out=drawn.left_out, weight=expected_g)
-        self.evidence = self.evidence.added(effect)
+        self.evidence = self.evidence.added(done.until_s, effect)
         self._expected = self._expected.learned(outcome, left_out=drawn.left_out)
 
 

@@ -34,7 +34,7 @@ from joulie.apps.accounting.controller import Accountant, Components
 from joulie.apps.accounting.energy_budgets import EnergyBudgets
 from joulie.apps.accounting.facts import HARDWARE_PREFIXES
 from joulie.apps.accounting.functional_units import FunctionalUnits
-from joulie.apps.accounting.holdout import DeferralHoldout
+from joulie.apps.accounting.holdouts import Holdouts
 from joulie.apps.accounting.metrics import AccountingMetrics
 from joulie.apps.accounting.sampler import Sampler, SamplerSettings
 from joulie.apps.accounting.settings import AccountingSettings, node_power_ranges
@@ -132,7 +132,7 @@ async def serve(
         closing = Closing(client, async_ledger, events, heads, signer, settings.ledger_close_after_s)
         energy_budgets = EnergyBudgets(client, async_ledger, events, settings.currency)
         functional_units = FunctionalUnits(prometheus, async_ledger, inventory.units)
-        holdout = DeferralHoldout()
+        holdouts = Holdouts(client, async_ledger, settings.namespace)
         components = Components(
             view,
             usage,
@@ -145,14 +145,14 @@ async def serve(
             metrics,
             closing,
             functional_units,
-            holdout,
+            holdouts,
         )
         accountant = Accountant(components, settings.sampling_interval_s, settings.carbon_basis, time.time)
         probes = Probes()
         probes.add("caches", view.why_not_ready)
         access = Access(client, time.time) if settings.api_authorization else None
         keys = settings.label_keys
-        api = EnergyApi(async_ledger, settings.currency, time.time, access, inventory, keys, lambda: holdout.evidence)
+        api = EnergyApi(async_ledger, settings.currency, time.time, access, inventory, keys, holdouts)
         app = api.before(observability_app(probes, metrics.registry))
         server = await stack.enter_async_context(_server(settings, app))
         _log.info("accounting started", extra={"metrics_port": server.port})
@@ -170,7 +170,16 @@ async def serve(
         finally:
             # Wait for a call in flight before the ledger is closed.
             await async_ledger.call(lambda _ledger: None)
+            await _keep(holdouts)
     _log.info("accounting stopped")
+
+
+async def _keep(holdouts: Holdouts) -> None:
+    """Keep the evidence of holdouts at the end; what cannot be kept is that of ten minutes."""
+    try:
+        await holdouts.keep()
+    except LedgerError as error:
+        _log.error("evidence of holdouts not kept", extra={"problem": str(error)})
 
 
 def sampler_of(

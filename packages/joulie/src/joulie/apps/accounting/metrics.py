@@ -331,8 +331,8 @@ def _holdout(exported: _Exported) -> Iterator[Metric]:
     evidence = exported.holdout
     workloads = GaugeMetricFamily(
         "joulie_accounting_holdout_workloads",
-        "Workloads that asked to wait since this program runs, by whether they might (waits) or were left alone by"
-        " chance (left-alone).",
+        "Workloads that asked to wait, behind joulie_accounting_holdout_saved_ratio, by whether they might (waits) or"
+        " were left alone by chance (left-alone): of the latest months that say enough, over restarts.",
         labels=["arm"],
     )
     workloads.add_metric(["waits"], evidence.units - evidence.left_out)

@@ -32,6 +32,7 @@ from joulie.apps.kubectl.report import print_report
 from joulie.domain.accounting.factors import FACTOR_KINDS, FactorKind
 from joulie.domain.accounting.inventory import Inventory
 from joulie.domain.accounting.journal import Correction, Entry, Month, Reason, Signer, corrections
+from joulie.domain.accounting.month_savings import month_savings, read_evidence
 from joulie.domain.accounting.records import Energy
 from joulie.domain.accounting.sci import report
 from joulie.domain.quantities import JOULES_PER_KWH
@@ -240,10 +241,12 @@ def report_month(
         raise UserError(str(error)) from error
     savings = measured_savings(trials, asked)
     with _opened(url) as opened:
-        records = opened.month(asked)
+        records, texts = opened.month(asked), opened.texts()
+        deferred = opened.savings(since_s=asked.starts_s)
     if not records.energy and not records.earlier:
         raise UserError(f"nothing is booked in {asked}")
-    answer = report_answer(report(records, inventory))
+    evidence, problems = read_evidence(texts)
+    answer = report_answer(report(records, inventory), month_savings(asked, evidence, deferred), problems)
     if pdf is not None:
         _write_pdf(pdf, month_pdf(answer, savings, asked, signer), signer)
     elif output != "table":

@@ -15,6 +15,7 @@ from joulie.adapters.program_api.report import (
     LineItem,
     MixItem,
     ReportAnswer,
+    SavingItem,
     largest,
     title_of,
 )
@@ -99,13 +100,16 @@ def report_tables(report: ReportAnswer) -> list[tuple[str, Sequence[str], Sequen
     assets = [_asset_cells(one) for one in report.embodied]
     sources = [(one.hardware.name, one.hardware.source) for one in report.embodied if one.hardware is not None]
     pues = [(one.zone, f"{one.pue:g}", f"{one.gpu_pue:g}", one.source) for one in report.pue]
-    return [
+    savings = [_saving_cells(one) for one in report.savings]
+    tables: list[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = [
         ("By workload, gCO2eq; marginal emissions are in no sum", _COLUMNS, rows),
         ("Market-based factors", ("ZONE", "COVERED BY", "KWH", "G/KWH", "SOURCE"), zones),
         ("Embodied emissions of nodes", ("HARDWARE", "NODE DAYS", "KG", "(LOW..HIGH)", "YEARS"), assets),
         ("", ("HARDWARE", "SOURCE"), sources),
         ("PUE", ("ZONE", "PUE", "GPU PUE", "SOURCE"), pues),
     ]
+    tables += [("Savings", ("WHAT", "SAVED", "(LOW..HIGH)", "HOW IT IS KNOWN"), savings)] if savings else []
+    return tables
 
 
 def _cells(title: str, line: LineItem) -> tuple[str, ...]:
@@ -148,3 +152,12 @@ def _asset_cells(item: AssetItem) -> tuple[str, ...]:
     whole: Spread = asset.cpu + asset.memory + asset.gpu
     kg, low_kg, high_kg = (f"{amount_g / 1000:,.0f}" for amount_g in (whole.g, whole.low_g, whole.high_g))
     return asset.name, days, kg, f"{low_kg}..{high_kg}", f"{asset.lifespan_s / SECONDS_PER_YEAR:g}"
+
+
+def _saving_cells(item: SavingItem) -> tuple[str, ...]:
+    if item.amount_g is not None:
+        return item.what, f"{item.amount_g:,.1f} g", _EMPTY, item.how_known
+    known = f"{item.how_known} since {item.since}, {item.left_out:,} of {item.units:,} left alone"
+    if item.saved_pct is None:
+        return item.what, "?", "?", f"{known}: too few yet"
+    return item.what, f"{item.saved_pct:.1f} %", f"{item.low_pct:.1f}..{item.high_pct:.1f} %", known

@@ -86,7 +86,7 @@ async def show_savings(client: KubeClient, request: Request) -> None:
     """
     query = query_of(client, request.namespace, request.since_s)
     answer = await query_accounting(client, request.endpoint, SAVINGS_PATH, query, SavingsAnswer)
-    limits = await _limits(client, request.namespace)
+    limits = LimitsSaving.of_all(answer.limits) or await _limits(client, request.namespace)
     rows = sorted_rows(answer.items, COLUMNS[request.sort_by], reverse=request.reverse)[: request.limit]
     saved = {measure: _sum(answer.items, measure) for measure in (_CARBON, _PRICE)}
     if request.output in {"json", "yaml"}:

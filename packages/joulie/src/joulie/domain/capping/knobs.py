@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from joulie.domain.capping.choice import Goal, Hold, Reason, Trial, next_step
-from joulie.domain.capping.held_out import NO_HOLDOUT, NOT_HELD_OUT, Holdout
+from joulie.domain.capping.held_out import NO_HOLDOUT, NOT_HELD_OUT, HeldOut, Holdout
 from joulie.domain.capping.live import MAX_FAILURES, JobGpus, LiveJob, Pace
 from joulie.domain.capping.response import Response
 from joulie.domain.capping.trials import Trials
@@ -41,9 +41,15 @@ class TunedJob:
     spent: bool = False
 
     @classmethod
-    def found(cls, job: JobGpus, start_w: float | None, start_share: float | None = None) -> TunedJob:
-        """A job seen for the first time, with the limits that an earlier run was held at."""
-        return cls(LiveJob.found(job, start_w), start_share=start_share)
+    def found(
+        cls,
+        job: JobGpus,
+        start_w: float | None,
+        start_share: float | None = None,
+        held_out: HeldOut = NOT_HELD_OUT,
+    ) -> TunedJob:
+        """A job seen for the first time, with the limits that an earlier run was held at and what its holdout said."""
+        return cls(LiveJob.found(job, start_w, held_out), start_share=start_share)
 
     @property
     def active(self) -> LiveJob:
@@ -160,7 +166,10 @@ class TunedJob:
         windows = tuple(window for window in self.power.trials.windows if window.limit_w == baseline_w)
         trials = Trials(windows, _nearest_w(self.start_share, view.limits_w))
         step = next_step(trials, None, view.limits_w, goal)
-        clock = LiveJob(view, trials, step.limit_w, step, asked_s=now_s, last_progress=self.power.last_progress)
+        # Where a clock was held before, that is what the evidence is of.
+        held_out = NOT_HELD_OUT if self.start_share is None else self.power.held_out
+        last_progress = self.power.last_progress
+        clock = LiveJob(view, trials, step.limit_w, step, asked_s=now_s, last_progress=last_progress, held_out=held_out)
         return replace(self, power=power, clock=clock)
 
     def _without_clock(self, problem: str) -> TunedJob:

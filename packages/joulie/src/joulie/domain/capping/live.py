@@ -135,9 +135,15 @@ class LiveJob:
     held_out: HeldOut = NOT_HELD_OUT
 
     @classmethod
-    def found(cls, job: JobGpus, start_w: float | None) -> LiveJob:
-        """A job seen for the first time; `start_w` is the limit that an earlier run was held at, W."""
-        return cls(replace(job, baseline_w=job.bounded_w), Trials(start_w=start_w), job.bounded_w)
+    def found(cls, job: JobGpus, start_w: float | None, held_out: HeldOut = NOT_HELD_OUT) -> LiveJob:
+        """A job seen for the first time.
+
+        Args:
+            job: its GPUs.
+            start_w: limit that an earlier run was held at, W; None for none.
+            held_out: what its holdout has said.
+        """
+        return cls(replace(job, baseline_w=job.bounded_w), Trials(start_w=start_w), job.bounded_w, held_out=held_out)
 
     @property
     def limited(self) -> bool:
@@ -223,7 +229,7 @@ class LiveJob:
             free = Hold(baseline_w, Reason.CONTRADICTED, None, None, 1.0)
             return replace(seen, step=free)._withdrawn(Reason.CONTRADICTED, now_s)
         if holdout.withdraws and seen.held_out.stopped_paying(holdout):
-            last = HeldOut(latest=seen.held_out.latest)
+            last = replace(seen.held_out, drawn=None, expected=None)
             return replace(seen._withdrawn(NOT_PAYING, now_s), failures=MAX_FAILURES, held_out=last)
         smallest_w = lowest_w(seen.trials.windows, baseline_w) if known else 0.0
         offered_w = [limit_w for limit_w in self.job.limits_w if limit_w == baseline_w or limit_w >= smallest_w]

@@ -150,9 +150,32 @@ class Evidence:
 
     @classmethod
     def of(cls, units: int, left_out: int, mean: float, error: float, weight: float) -> Evidence:
-        """The evidence whose mean effect has that standard error, each unit with that weight."""
+        """The evidence whose mean effect has that standard error, each unit with that weight.
+
+        Raises:
+            InvalidQuantityError: there can be no such evidence.
+        """
+        finite_number("error", error, minimum=0.0)
         total = units * weight
-        return cls(units, left_out, total, mean * total, (error * total) ** 2)
+        return cls(units, left_out, total, mean * total, (error * total) ** 2).checked()
+
+    def checked(self) -> Evidence:
+        """The same evidence, which comes from outside.
+
+        Raises:
+            InvalidQuantityError: there can be no such evidence.
+        """
+        for name in ("units", "left_out"):
+            if not isinstance(count := getattr(self, name), int) or count < 0:
+                raise InvalidQuantityError(name, f"must be a whole number of at least 0, got {count}")
+        if self.left_out > self.units:
+            raise InvalidQuantityError("left_out", f"must be at most {self.units}, the number of units")
+        finite_number("weight", self.weight, minimum=0.0)
+        finite_number("effect", self.effect)
+        finite_number("square", self.square, minimum=0.0)
+        if (self.units > 0) != (self.weight > 0.0):
+            raise InvalidQuantityError("weight", f"must be above zero for units only, got {self.weight}")
+        return self
 
     def added(self, one: Effect) -> Evidence:
         """The evidence with one more unit."""

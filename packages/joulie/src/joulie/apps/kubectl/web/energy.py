@@ -21,6 +21,7 @@ from joulie.adapters.program_api.energy import (
 )
 from joulie.adapters.program_api.grid import SignalItem
 from joulie.apps.kubectl.energy import total
+from joulie.apps.kubectl.holdout import LimitsSaving
 from joulie.apps.kubectl.web.answers import PowerHour
 from joulie.apps.kubectl.web.programs import Programs, problem_of
 from joulie.apps.kubectl.web.watching import ClusterView
@@ -90,6 +91,7 @@ class EnergyView:
         factors: intensity and price by day.
         savings: savings by deferral.
         holdout: what waiting saves as measured; None where it is not known.
+        limits: what power limits of GPUs save as measured, likewise.
         signals: intensity and price now and ahead, by zone.
     """
 
@@ -109,6 +111,7 @@ class EnergyView:
     factors: Sequence[DayFactors] = ()
     savings: Sequence[Saved] = ()
     holdout: HoldoutSaving | None = None
+    limits: LimitsSaving | None = None
     signals: Sequence[SignalItem] = ()
 
     @property
@@ -179,6 +182,7 @@ async def energy_view(programs: Programs, cluster: ClusterView, query: Mapping[s
         factors=daily_factors(by_day.items),
         savings=saved_by_method(saved.items),
         holdout=saved.holdout,
+        limits=LimitsSaving.of_all(saved.limits) or cluster.limits_saving(chosen),
         signals=signals.signals if signals else (),
         next_page=after,
     )

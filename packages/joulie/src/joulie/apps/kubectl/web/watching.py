@@ -28,6 +28,7 @@ from joulie.adapters.kubernetes.resources import (
     Resource,
 )
 from joulie.apps.kubectl.budget import BudgetRow, budget_row
+from joulie.apps.kubectl.holdout import LimitsSaving, limits_saving
 from joulie.apps.kubectl.limits import LimitRow, limit_rows
 from joulie.apps.kubectl.overview import node_rows
 from joulie.apps.kubectl.power_budget import PowerBudgetRow, power_budget_row
@@ -313,6 +314,11 @@ class ClusterView:
         return sorted(
             (row for row in rows if namespace in {None, row.namespace}), key=lambda row: (row.namespace, row.name)
         )
+
+    def limits_saving(self, namespace: str) -> LimitsSaving | None:
+        """What power limits of a namespace's GPUs save, measured by the holdout; of all that are visible if empty."""
+        profiles = self._objects(WORKLOAD_PROFILES)
+        return limits_saving(one for one in profiles if namespace in {"", one.metadata.namespace})
 
     def trials(self) -> list[PowerTrial]:
         """PowerTrials by name."""

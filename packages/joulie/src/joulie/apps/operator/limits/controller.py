@@ -3,7 +3,7 @@
 It looks at the jobs every few seconds, measures those whose window is complete, and asks `domain.capping.knobs` for
 the next limit. The control loop publishes the limits in `spec.gpuLimits` of the NodeTwins, agents set them. A new
 leader begins without memory: all limits are withdrawn, and a workload starts at its baseline and then where it was held
-before, which its WorkloadProfile remembers.
+before, which its WorkloadProfile remembers. What holdouts have said goes on over leaders.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.meta import ObjectReference
-from joulie.adapters.kubernetes.api.v1alpha1 import GpuLimit, HeldGpuLimit, PodReference
+from joulie.adapters.kubernetes.api.v1alpha1 import GpuLimit, HeldGpuLimit, HeldOutSaving, PodReference
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.adapters.kubernetes.events import EventRecorder
@@ -28,19 +28,21 @@ from joulie.adapters.prometheus import Prometheus, PrometheusError
 from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.nodes import NodeIndex
 from joulie.apps.operator.limits.contradicted import contradiction
-from joulie.apps.operator.limits.held_out import published, stopped_paying
+from joulie.apps.operator.limits.evidence import KeptEvidence
+from joulie.apps.operator.limits.held_out import published, restored, stopped_paying
 from joulie.apps.operator.limits.jobs import HZ_PER_MHZ, Holders, JobKey, jobs, needs_exporter, stated
 from joulie.apps.operator.limits.measure import Measured, Meters
 from joulie.apps.operator.limits.metrics import GpuLimitMetrics
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.capping.choice import Goal, Hold, Reason
+from joulie.domain.capping.held_out import NOT_HELD_OUT, NOT_PAYING, HeldOut
 from joulie.domain.capping.knobs import TunedJob
 from joulie.domain.capping.live import JobGpus
 from joulie.domain.capping.node_limits import PowerCeiling
 from joulie.domain.capping.prior import POOLED
 from joulie.domain.control import Decision
-from joulie.domain.trial.holdout import Evidence
+from joulie.domain.quantities import InvalidQuantityError
 
 _HOLDOUT_BAND = 20
 """Windows of a holdout up to which its profile is not written again."""
@@ -92,7 +94,8 @@ class GpuLimits:
         self._settings = settings
         self._metrics = metrics
         self._events = events
-        self._evidence = Evidence()
+        self._evidence = KeptEvidence(client, events, settings.namespace, may_write)
+        self._first_look = True
         self._meters = Meters(prometheus, settings.gpu_limits_progress_query, metrics.query_errors.inc)
         self._dcgm = Dcgm(prometheus, settings.gpu_limits_pace.window_s)
         self._index = index
@@ -151,12 +154,15 @@ class GpuLimits:
             key: before[key].observed(job, now_s) if key in before else self._begun(key, job)
             for key, job in found.items()
         }
+        self._first_look = False
         await self._measure(now_s)
+        if self._settings.gpu_limits_holdout.share:
+            await self._evidence.keep(now_s)
         limits = dict(self._stated(decision, exported))
         limits |= self._searched(limits)
         self._publish(limits)
         self._metrics.show(self._jobs.values(), self._settings.gpu_limits_holdout)
-        self._metrics.show_holdout(self._evidence)
+        self._metrics.show_holdout(self._evidence.now)
         for key, job in self._jobs.items():
             self._metrics.count_withdrawn(before.get(key), job)
 
@@ -183,7 +189,7 @@ class GpuLimits:
             window = measured(key.progress_metric, job.job)
             after = self._after(key, job, window, now_s)
             self._jobs[key] = after
-            self._count_in(after)
+            self._count_in(after, now_s)
             if message := contradiction(key.progress_metric, job, after, window):
                 self._warn(key, after, "ProgressContradicted", message)
             if message := stopped_paying(job, after, self._settings.gpu_limits_holdout):
@@ -194,6 +200,10 @@ class GpuLimits:
                 job.active.problem,
             ):
                 _log.info("limit of a workload", extra=_described(key, after))
+            if after.active.problem == NOT_PAYING != job.active.problem:
+                stored = self._stored(key.workload)
+                if stored is not None:  # why it was withdrawn must outlive this leader
+                    await self._keep(key.workload, msgspec.structs.replace(stored, holdout=published(after)))
             step, told = after.active.step, not after.active.problem and not after.active.left_alone
             if isinstance(step, Hold) and (told or step.reason is Reason.CONTRADICTED):
                 await self._remember(key, after, step)
@@ -204,11 +214,11 @@ class GpuLimits:
         power_w, progress_per_s, counted_per_s = measured
         return job.measured(power_w, progress_per_s, POOLED, goal, now_s, holdout, name, counted_per_s)
 
-    def _count_in(self, after: TunedJob) -> None:
+    def _count_in(self, after: TunedJob, now_s: float) -> None:
         """Take a window of the holdout into what all jobs say."""
         latest = after.active.held_out.latest
         if latest is not None:
-            self._evidence = self._evidence.added(latest._replace(weight=latest.weight * len(after.job.gpus)))
+            self._evidence.add(now_s, latest._replace(weight=latest.weight * len(after.job.gpus)))
 
     def _warn(self, key: JobKey, job: TunedJob, reason: str, message: str) -> None:
         """Tell the pods of a job, and the log, what became of its limit."""
@@ -255,9 +265,24 @@ class GpuLimits:
         stored = self._stored(key.workload)
         if stored is None or (stored.baseline_watts, stored.max_slowdown) != (job.bounded_w, key.max_slowdown):
             return TunedJob.found(job, None)
+        held_out = self._held_out(key, stored.holdout)
         if stored.max_sm_clock_mhz is not None and job.clocks is not None:
-            return TunedJob.found(job, None, stored.max_sm_clock_mhz * HZ_PER_MHZ / job.clocks.largest_hz)
-        return TunedJob.found(job, stored.watts)
+            return TunedJob.found(job, None, stored.max_sm_clock_mhz * HZ_PER_MHZ / job.clocks.largest_hz, held_out)
+        return TunedJob.found(job, stored.watts, held_out=held_out)
+
+    def _held_out(self, key: JobKey, stored: HeldOutSaving | None) -> HeldOut:
+        """What the holdout of a workload has said; nothing, reported, where its profile says what cannot be."""
+        holdout = self._settings.gpu_limits_holdout
+        if stored is None or not holdout.share:
+            return NOT_HELD_OUT
+        try:
+            found = restored(stored)
+        except InvalidQuantityError as error:
+            workload = f"{key.workload[0]}/{key.workload[1].name}"
+            _log.error("evidence of a workload's holdout is spoilt", extra={"workload": workload, "error": str(error)})
+            return NOT_HELD_OUT
+        # A limit that has stopped paying stays withdrawn from a run; the next run, found later, is tried anew.
+        return NOT_HELD_OUT if found.stopped_paying(holdout) and not self._first_look else found
 
     async def _remember(self, key: JobKey, job: TunedJob, held: Hold) -> None:
         """Keep a held limit in the workload's profile, where it has one."""
@@ -272,12 +297,15 @@ class GpuLimits:
             confidence=round(held.confidence, 3),
             holdout=published(job),
         )
-        stored, entry = self._stored(key.workload), self._view.workload_profiles.effective(key.workload)
-        if entry is None or not entry.automatic or (stored is not None and _alike(limit, stored)):
+        stored = self._stored(key.workload)
+        if stored is None or not _alike(limit, stored):
+            await self._keep(key.workload, limit)
+
+    async def _keep(self, workload: WorkloadKey, limit: HeldGpuLimit) -> None:
+        entry = self._view.workload_profiles.effective(workload)
+        if entry is None or not entry.automatic or not self._may_write():
             return
-        if not self._may_write():
-            return
-        namespace, owner = key.workload
+        namespace, owner = workload
         status = {"gpuLimit": msgspec.structs.replace(limit, last_updated=rfc3339(self._now_s()))}
         try:
             await self._client.apply(
@@ -289,8 +317,8 @@ class GpuLimits:
                 subresource="status",
             )
         except KubernetesError as error:
-            workload = f"{namespace}/{owner.name}"
-            _log.warning("held power limit not saved", extra={"workload": workload, "error": str(error)})
+            where = f"{namespace}/{owner.name}"
+            _log.warning("held power limit not saved", extra={"workload": where, "error": str(error)})
 
 
 def _alike(one: HeldGpuLimit, other: HeldGpuLimit) -> bool:

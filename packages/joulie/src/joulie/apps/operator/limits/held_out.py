@@ -5,27 +5,39 @@ from __future__ import annotations
 import math
 
 from joulie.adapters.kubernetes.api.v1alpha1 import HeldOutSaving
-from joulie.domain.capping.held_out import NOT_PAYING, Holdout
+from joulie.domain.capping.held_out import NOT_PAYING, HeldOut, Holdout
 from joulie.domain.capping.knobs import TunedJob
-from joulie.domain.trial.holdout import Interval
+from joulie.domain.trial.holdout import Evidence, Interval
 
 
 def published(job: TunedJob) -> HeldOutSaving | None:
-    """What a job's limit saves; None while too little is known."""
+    """What a job's windows say, without an interval while too few were left alone; None before the first one."""
     known = job.active.held_out.known
-    interval = known.interval
-    if interval is None:
+    if not known.units:
         return None
+    interval = known.interval
+    saved, low, high = (None, None, None) if interval is None else map(_percent, interval)
     return HeldOutSaving(
         windows=known.units,
         left_out=known.left_out,
-        saved_pct=_percent(interval.saved),
-        low_pct=_percent(interval.low),
-        high_pct=_percent(interval.high),
+        saved_pct=saved,
+        low_pct=low,
+        high_pct=high,
         mean_log_energy=known.effect / known.weight,
         error_log_energy=math.sqrt(known.square) / known.weight,
         natural_watts=round(job.active.held_out.natural_w, 1),
     )
+
+
+def restored(stored: HeldOutSaving) -> HeldOut:
+    """The holdout of a job that goes on from what its profile says.
+
+    Raises:
+        InvalidQuantityError: there can be no such evidence.
+    """
+    mean, error = stored.mean_log_energy, stored.error_log_energy
+    found = Evidence.of(stored.windows, stored.left_out, mean, error, stored.natural_watts)
+    return HeldOut(natural_w=stored.natural_watts, evidence=found)
 
 
 def stopped_paying(before: TunedJob, after: TunedJob, holdout: Holdout) -> str:

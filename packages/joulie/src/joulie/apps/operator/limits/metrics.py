@@ -59,8 +59,9 @@ class GpuLimitMetrics:
         )
         self.holdout_windows = Gauge(
             "joulie_operator_holdout_windows",
-            "Windows of workloads with a held limit since this replica leads, by whether they had it (limited) or were"
-            " left alone by chance (left-alone).",
+            "Windows of workloads with a held limit behind joulie_operator_holdout_saved_ratio, by whether they had it"
+            " (limited) or were left alone by chance (left-alone): of the latest months that say enough, over"
+            " restarts.",
             ["arm"],
             registry=registry,
         )
@@ -75,7 +76,8 @@ class GpuLimitMetrics:
     def show(self, jobs: Iterable[TunedJob], holdout: Holdout) -> None:
         """Show the states of all workloads."""
         known = list(jobs)
-        self.stopped_paying.set(sum(job.active.held_out.stopped_paying(holdout) for job in known))
+        held = (job.active for job in known if job.active.problem != NOT_PAYING)
+        self.stopped_paying.set(sum(job.held_out.stopped_paying(holdout) for job in held))
         counts = Count(map(_state, known))
         for state in _STATES:
             self.workloads.labels(state).set(counts[state])

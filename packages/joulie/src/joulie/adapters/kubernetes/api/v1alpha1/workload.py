@@ -101,25 +101,28 @@ class GpuUse(JoulieStruct, frozen=True):
 class HeldOutSaving(JoulieStruct, frozen=True):
     """What a limit saves, by windows that were left without it at random (GPU_LIMITS_HOLDOUT).
 
+    The next leader, and the workload's next run, go on from it.
+
     Attributes:
         windows: number of windows that count.
         left_out: number of those without the limit.
-        saved_pct: energy for the same work that is saved, %; negative where the limit costs energy.
-        low_pct: lower bound of an interval that holds at all looks together, %.
-        high_pct: upper bound, %.
         mean_log_energy: mean logarithm of energy with the limit over that without it, which the saving follows from.
         error_log_energy: its standard error.
         natural_watts: power of a GPU without the limit, W: what a window weighs against those of other workloads.
+        saved_pct: energy for the same work that is saved, %; negative where the limit costs energy. Absent, as its
+            bounds, while too few windows were left alone.
+        low_pct: lower bound of an interval that holds at all looks together, %.
+        high_pct: upper bound, %.
     """
 
     windows: Count
     left_out: Count
-    saved_pct: float
-    low_pct: float
-    high_pct: float
     mean_log_energy: float
     error_log_energy: float
     natural_watts: Watts
+    saved_pct: float | None = None
+    low_pct: float | None = None
+    high_pct: float | None = None
 
 
 class HeldGpuLimit(JoulieStruct, frozen=True):
@@ -134,7 +137,7 @@ class HeldGpuLimit(JoulieStruct, frozen=True):
         slowdown: time for the same work over that at the baseline; absent if unknown.
         saved_pct: energy for the same work that is saved, %; absent if unknown.
         confidence: probability that the bound is exceeded by no more than 1 %.
-        holdout: what it saves by a holdout; absent without one, or while too little is known.
+        holdout: what it saves by a holdout; absent without one.
         last_updated: time of the last change.
     """
 
