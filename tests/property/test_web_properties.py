@@ -1,21 +1,28 @@
 """What a reader who may see some namespaces finds in answers and pages: nothing of the others."""
 
 import asyncio
+import io
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode
 
 import httpx2
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pypdf import PdfReader
 
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.program_api.energy import EnergyAnswer, EnergyItem
+from joulie.adapters.program_api.energy import SAVINGS_PATH, EnergyAnswer, EnergyItem, SavingsAnswer, SavingsItem
+from joulie.adapters.program_api.report import REPORT_PATH, report_answer
 from joulie.apps.kubectl.accounting import AccountingEndpoint
 from joulie.apps.kubectl.leader import LeaderEndpoint
 from joulie.apps.kubectl.web.api import WebApi
 from joulie.apps.kubectl.web.programs import Programs
 from joulie.apps.kubectl.web.server import application
 from joulie.apps.kubectl.web.watching import Cluster, ClusterView
+from joulie.domain.accounting.inventory import Inventory
+from joulie.domain.accounting.journal import Month
+from joulie.domain.accounting.records import Energy
+from joulie.domain.accounting.sci import MonthRecords, WorkloadKey, report
 from joulie.program.http import Server, json_body, respond
 from joulie_lab.fakes.kubernetes import FakeCluster
 from support.web_reviews import CLUSTER_WIDE, NAMESPACED, NOWHERE, Reviews, tenant, web_stage
@@ -30,6 +37,7 @@ PATHS = (
     "/plans", "/api/v1/plans", "/", "/nodes/node-0000", "/health", "/pods", f"/energy?namespace={OURS}", "/energy",
     "/api/v1/fleet", "/api/v1/nodes/node-0000", "/api/v1/health", "/api/v1/pods",
     f"/api/v1/energy?namespace={OURS}", "/api/v1/energy",
+    f"/api/v1/report?namespace={OURS}", "/api/v1/report", f"/api/v1/savings?namespace={OURS}", "/api/v1/savings",
     f"/api/v1/pods?namespace={SECRET}", f"/api/v1/energy?namespace={SECRET}", f"/api/v1/energy?node={SECRET}",
 )  # fmt: skip
 
@@ -125,14 +133,17 @@ def test_a_tenant_sees_nothing_of_another_namespace(tmp_path_factory: Any, found
     assert all(name.encode() in answers["/api/v1/pods"] for name in names_of(found))
 
 
-texts = st.one_of(st.sampled_from(["", OURS, SECRET, "*", "__idle__", "0", "9"]), st.text(max_size=12))
+texts = st.one_of(
+    st.sampled_from(["", OURS, SECRET, "*", "__idle__", "0", "9", "pdf", "2026-03"]), st.text(max_size=12)
+)
 
 
 @st.composite
 def requests(draw: st.DrawFn) -> str:
     """A path of the program with any query, which may name what the reader must not see."""
     path = draw(st.sampled_from(PATHS)).partition("?")[0]
-    keys = ("namespace", "node", "by", "step", "since", "state", "limit", "continue", "q", "colour", "group", "days")
+    keys = ("namespace", "node", "by", "step", "since", "state", "limit", "continue", "q", "colour", "group", "days",
+            "format", "month")  # fmt: skip
     pairs = draw(st.lists(st.tuples(st.sampled_from(keys), texts), max_size=4))
     return f"{path}?{urlencode(pairs)}" if pairs else path
 
@@ -141,6 +152,15 @@ async def energy(scope: Any, _receive: Any, send: Any) -> None:
     """An accounting program that tells everything to this program, as its rights allow."""
     query = parse_qs(scope["query_string"].decode())
     namespaces = query.get("namespace") or [OURS, SECRET]
+    if scope["path"] == REPORT_PATH:
+        lines = {(WorkloadKey(one, "Job", one), "DE"): Energy(energy_j=1.0) for one in namespaces}
+        records = MonthRecords(Month(2026, 3), 0.0, False, lines)
+        await respond(send, 200, json_body(report_answer(report(records, Inventory()))))
+        return
+    if scope["path"] == SAVINGS_PATH:
+        saved = [SavingsItem("pod", one, 0.0, "carbon", "simple", 1.0) for one in namespaces]
+        await respond(send, 200, json_body(SavingsAnswer(0.0, 1.0, "EUR", saved)))
+        return
     items = [EnergyItem(namespace, energy_j=1.0) for namespace in namespaces]
     await respond(send, 200, json_body(EnergyAnswer("namespace", 0.0, 1.0, "EUR", items)))
 
@@ -149,7 +169,15 @@ async def answers_to(found: Any, asked: list[str], rights: set[Any], url: str) -
     """Answers of `joulie web` by path."""
     stage = web_stage(Reviews({"tom": rights}), found, url)
     async with stage.client(authorization="Bearer tom") as client:
-        return {path: (await client.get(path)).content for path in [*PATHS, *asked]}
+        return {path: readable((await client.get(path)).content) for path in [*PATHS, *asked]}
+
+
+def readable(content: bytes) -> bytes:
+    """An answer as people read it: of a PDF, its text and what is attached."""
+    if not content.startswith(b"%PDF-"):
+        return content
+    found = PdfReader(io.BytesIO(content))
+    return "".join(page.extract_text() for page in found.pages).encode() + found.attachments["report.json"][0]
 
 
 def check_nothing_foreign(answers: dict[str, bytes]) -> None:

@@ -104,6 +104,11 @@ class Browser:
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self._receive()
 
+    def await_event(self, method: str, **params: Any) -> None:
+        """Wait until an event with these parameters was received."""
+        while not any(event["method"] == method and params.items() <= event["params"].items() for event in self.events):
+            self._receive()
+
     def evaluate(self, expression: str) -> Any:
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result

@@ -5,6 +5,7 @@ import sys
 from datetime import UTC, datetime
 
 import pytest
+from pypdf import PdfReader
 
 from joulie.adapters.kubernetes.times import rfc3339
 from support.axe import violations
@@ -64,6 +65,22 @@ def test_the_energy_page_shows_what_the_api_says(browser, stage):
     cells = browser.evaluate(charted)
     assert sum(cells) == pytest.approx(sum(item["energyJ"] for item in daily["items"]) / 3.6e6)
     assert browser.evaluate("document.querySelectorAll('.plot canvas').length") == 2
+
+
+def test_the_month_s_report_is_downloaded_as_a_pdf(browser, stage, tmp_path):
+    browser.open(stage.url + "/energy?days=7", 390)
+    answer = asked(browser, "/api/v1/report")
+    (measured, _), shown = answer["savings"], browser.evaluate("document.querySelector('#savings + div').textContent")
+    assert f"{measured['savedPct']:.1f} %" in shown
+    assert f"{measured['lowPct']:.1f} to {measured['highPct']:.1f} %" in shown
+    browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    browser.evaluate("document.querySelector('form[action=\"/api/v1/report\"] button').click()")
+    browser.await_event("Page.downloadProgress", state="completed")
+    (file,) = tmp_path.iterdir()
+    assert file.name == f"report-{answer['month']}.pdf"
+    attached = json.loads(PdfReader(file).attachments["report.json"][0])
+    assert attached["workloads"] == answer["workloads"]
+    assert attached["savings"] == answer["savings"]
 
 
 def test_a_node_shows_its_power_over_time(browser, stage):

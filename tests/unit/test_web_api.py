@@ -10,6 +10,7 @@ import tempfile
 import jsonschema
 import polars
 import pytest
+from pypdf import PdfReader
 
 from joulie.adapters.program_api.energy import EnergyItem, ExportItem, SavingsItem
 from joulie.apps.kubectl.web import server
@@ -145,6 +146,54 @@ def test_a_tenant_exports_and_sums_their_own_namespace_only(ask):
     # Without a choice, the page shows the first namespace that the reader may see.
     assert "<option selected>team-1</option>" in page.text
     assert "team-2" not in page.text
+
+
+def text_of(content):
+    """The text of a PDF, and the JSON that is attached to it."""
+    found = PdfReader(io.BytesIO(content))
+    (attached,) = found.attachments["report.json"]
+    return " ".join(page.extract_text() for page in found.pages), json.loads(attached)
+
+
+def test_a_month_s_report_is_a_pdf_too_with_savings_by_how_they_are_known(ask):
+    pdf, answer, page, wrong = ask(
+        "/api/v1/report?format=pdf&month=2026-02&namespace=",
+        "/api/v1/report?month=2026-02",
+        "/energy",
+        "/api/v1/report?format=docx",
+    )
+    assert pdf.headers["content-type"] == "application/pdf"
+    assert pdf.headers["content-disposition"] == 'attachment; filename="report-2026-02.pdf"'
+    text, attached = text_of(pdf.content)
+    assert attached == answer.json()
+    limits, waiting = attached["savings"]
+    assert (limits["howKnown"], limits["leftOut"], "savedPct" in waiting) == ("measured by holdout", 15, False)
+    for said in ("Emissions of 2026-02", "measured by holdout since", "too few yet", "Not signed"):
+        assert said in text, said
+    assert "<option>2026-02</option><option>2026-01</option><option>2025-12</option>" in page.text
+    assert "Download PDF" in page.text
+    assert "measured by holdout: 15 of 300 windows of time were left alone by chance" in page.text
+    assert (wrong.status_code, "invalid format" in wrong.text) == (400, True)
+
+
+def test_a_tenant_s_pdf_has_their_own_namespace_only(ask):
+    whole, other, mine = ask(
+        *(f"/api/v1/report?format=pdf&month=2026-02&namespace={one}" for one in ("", "team-2", "team-1")), user="tom"
+    )
+    assert (whole.status_code, other.status_code) == (403, 403)
+    text, attached = text_of(mine.content)
+    assert {line["namespace"] for line in attached["workloads"]} == {"team-1"}
+    assert attached["savings"] == [], "what holdouts say is of all namespaces together"
+    assert "team-2" not in text
+    (page,) = ask("/energy", user="tom")
+    assert "of 300 windows" not in page.text
+
+
+def test_without_the_library_nobody_is_offered_a_pdf(ask, monkeypatch):
+    monkeypatch.setattr(server, "can_write_pdf", lambda: False)
+    pdf, page = ask("/api/v1/report?format=pdf", "/energy")
+    assert (pdf.status_code, "invalid format" in pdf.text) == (400, True)
+    assert "Download PDF" not in page.text
 
 
 def test_the_energy_page_tells_finance_what_is_known_and_how(ask):

@@ -17,7 +17,7 @@ import msgspec
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.adapters.program_api.report import ReportAnswer
 from joulie.adapters.signing import verify_signature
-from joulie.apps.kubectl.report import report_tables, title_line
+from joulie.apps.kubectl.report import written_pdf
 from joulie.domain.accounting.journal import Month, Signer
 from joulie.program.errors import UserError
 
@@ -130,23 +130,17 @@ def month_pdf(
     Raises:
         UserError: the library that writes it is not installed.
     """
-    try:
-        from joulie.adapters.report_pdf import ReportPage, ReportTable, report_pdf
-    except ModuleNotFoundError as error:
-        raise UserError(f"a PDF needs {error.name}: pip install 'joulie[pdf]'") from error
-    document = month_document(report, savings, signer)
-    lead = [report.method, f"Figures since {report.complete_from}. Emissions are gCO2eq, energy is kWh with PUE."]
+    lead = []
     if signer is not None:
         lead.append(
             f"Signed with the {ALGORITHM} key {signer.public_key}: the attached report.json has its signature in it, "
             "that of this file is beside it, in a file that ends in .sig."
         )
-    tables = [
-        ReportTable(title or "Sources of hardware", columns, rows) for title, columns, rows in report_tables(report)
-    ]
-    notes = [*map(saving_note, savings), *report.notes]
-    page = ReportPage(title_line(report), lead, tables, notes)
-    return report_pdf(page, json.dumps(document, indent=2, ensure_ascii=False).encode(), int(month.ends_s))
+    document = month_document(report, savings, signer)
+    try:
+        return written_pdf(report, document, int(month.ends_s), lead, [*map(saving_note, savings)])
+    except ModuleNotFoundError as error:
+        raise UserError(f"a PDF needs {error.name}: pip install 'joulie[pdf]'") from error
 
 
 def is_pdf(content: bytes) -> bool:

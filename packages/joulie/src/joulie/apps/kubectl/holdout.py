@@ -51,8 +51,8 @@ class LimitsSaving(msgspec.Struct, frozen=True, rename="camel"):
         """What the operator has measured over all workloads, those that are gone included."""
         if saving is None:
             return None
-        saved, low, high = (round(one, 2) for one in (saving.saved_pct, saving.low_pct, saving.high_pct))
-        return cls(HOW_KNOWN, saved, low, high, saving.workloads, saving.left_out, None)
+        shares = saving.saved_pct, saving.low_pct, saving.high_pct
+        return cls(HOW_KNOWN, *shares, saving.workloads, saving.left_out, None)
 
 
 def limits_saving(profiles: Iterable[WorkloadProfile]) -> LimitsSaving | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
 
 import click
 import msgspec
@@ -110,6 +113,40 @@ def report_tables(report: ReportAnswer) -> list[tuple[str, Sequence[str], Sequen
     ]
     tables += [("Savings", ("WHAT", "SAVED", "(LOW..HIGH)", "HOW IT IS KNOWN"), savings)] if savings else []
     return tables
+
+
+def can_write_pdf() -> bool:
+    """Whether the library that writes PDFs is installed."""
+    return find_spec("typst") is not None
+
+
+def written_pdf(
+    report: ReportAnswer,
+    document: Mapping[str, Any],
+    time_s: int,
+    lead: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> bytes:
+    """A report as a PDF, with a document attached that has the same as JSON.
+
+    Args:
+        report: the report.
+        document: what to attach.
+        time_s: what the file names as the time of its creation, s since the epoch.
+        lead: further paragraphs before the tables.
+        notes: notes before those of the report.
+
+    Raises:
+        ModuleNotFoundError: the library that writes it is not installed.
+    """
+    from joulie.adapters.report_pdf import ReportPage, ReportTable, report_pdf
+
+    figures = f"Figures since {report.complete_from}. Emissions are gCO2eq, energy is kWh with PUE."
+    tables = [
+        ReportTable(title or "Sources of hardware", columns, rows) for title, columns, rows in report_tables(report)
+    ]
+    page = ReportPage(title_line(report), [report.method, figures, *lead], tables, [*notes, *report.notes])
+    return report_pdf(page, json.dumps(document, indent=2, ensure_ascii=False).encode(), time_s)
 
 
 def _cells(title: str, line: LineItem) -> tuple[str, ...]:

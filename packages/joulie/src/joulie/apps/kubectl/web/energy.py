@@ -16,7 +16,7 @@ from joulie.adapters.program_api.energy import (
     UNLABELLED,
     EnergyAnswer,
     EnergyItem,
-    HoldoutSaving,
+    SavingsAnswer,
     SavingsItem,
 )
 from joulie.adapters.program_api.grid import SignalItem
@@ -35,6 +35,7 @@ _GROUPS = {"namespace": "Namespace", "job": "Workload", "node": "Node", "pod": "
 _SERIES = 7
 _OTHERS = "all others"
 _ROWS = 100
+_MONTHS = 13
 _SHOWN = {IDLE: "idle nodes", FOLDED: "older energy", UNLABELLED: "without this label", OTHER_VALUE: "other values"}
 """What pages say for energy without a pod."""
 
@@ -90,8 +91,8 @@ class EnergyView:
         idle_j: energy of the period that no pod is charged for, J.
         factors: intensity and price by day.
         savings: savings by deferral.
-        holdout: what waiting saves as measured; None where it is not known.
-        limits: what power limits of GPUs save as measured, likewise.
+        measured: what holdouts have measured.
+        months: months whose report can be had, latest first.
         signals: intensity and price now and ahead, by zone.
     """
 
@@ -110,8 +111,8 @@ class EnergyView:
     idle_j: float = 0.0
     factors: Sequence[DayFactors] = ()
     savings: Sequence[Saved] = ()
-    holdout: HoldoutSaving | None = None
-    limits: LimitsSaving | None = None
+    measured: Sequence[Measured] = ()
+    months: Sequence[str] = ()
     signals: Sequence[SignalItem] = ()
 
     @property
@@ -124,6 +125,28 @@ class EnergyView:
         """What energy can be grouped by, with their titles."""
         keys = self.answer.label_keys if self.answer else ()
         return _GROUPS | {LABEL_PREFIX + key: key for key in keys}
+
+
+class Measured(NamedTuple):
+    """A saving that a holdout has measured, as a share; its bounds hold at all looks together.
+
+    Attributes:
+        what: what saves, and what of.
+        saved_pct: estimate, %.
+        low_pct: lower bound, %.
+        high_pct: upper bound, %.
+        left_out: number of units that were left alone by chance.
+        units: number of all units.
+        unit: what they are.
+    """
+
+    what: str
+    saved_pct: float
+    low_pct: float
+    high_pct: float
+    left_out: int
+    units: int
+    unit: str
 
 
 class Saved(NamedTuple):
@@ -181,11 +204,37 @@ async def energy_view(programs: Programs, cluster: ClusterView, query: Mapping[s
         daily=daily,
         factors=daily_factors(by_day.items),
         savings=saved_by_method(saved.items),
-        holdout=saved.holdout,
-        limits=LimitsSaving.of_all(saved.limits) or cluster.limits_saving(chosen),
+        measured=measured_savings(saved, cluster.limits_saving(chosen)),
+        months=_months(answer.until),
         signals=signals.signals if signals else (),
         next_page=after,
     )
+
+
+def measured_savings(saved: SavingsAnswer, visible: LimitsSaving | None) -> list[Measured]:
+    """What holdouts have measured.
+
+    Args:
+        saved: what accounting knows: of all namespaces, or of none.
+        visible: what limits save by the profiles that the reader may see, for who is not told of all namespaces.
+    """
+    limits, waiting = LimitsSaving.of_all(saved.limits) or visible, saved.holdout
+    found = []
+    if limits is not None:
+        shares = limits.saved_pct, limits.low_pct, limits.high_pct
+        what = "power limits of GPUs: energy for the same work"
+        found.append(Measured(what, *shares, limits.left_out, limits.windows, "windows of time"))
+    if waiting is not None:
+        shares = waiting.saved_pct, waiting.low_pct, waiting.high_pct
+        found.append(Measured("waiting: emissions", *shares, waiting.left_out, waiting.workloads, "workloads"))
+    return found
+
+
+def _months(until_s: float) -> list[str]:
+    """The month of a time and those before it that the ledger keeps, latest first."""
+    now = datetime.fromtimestamp(until_s, UTC)
+    months = (divmod(now.year * 12 + now.month - 1 - back, 12) for back in range(_MONTHS))
+    return [f"{year:04}-{month + 1:02}" for year, month in months]
 
 
 def saved_by_method(items: Sequence[SavingsItem]) -> list[Saved]:

@@ -9,6 +9,7 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.middleware import Middleware
@@ -24,6 +25,7 @@ from joulie.adapters.program_api.grid import GridAnswer
 from joulie.adapters.program_api.power import PowerAnswer
 from joulie.adapters.program_api.report import ReportAnswer
 from joulie.apps.kubectl.export import can_write_parquet, csv_of, write_parquet
+from joulie.apps.kubectl.report import can_write_pdf, written_pdf
 from joulie.apps.kubectl.web import openapi, pages
 from joulie.apps.kubectl.web.answers import (
     FleetAnswer,
@@ -38,12 +40,15 @@ from joulie.apps.kubectl.web.energy import energy_view
 from joulie.apps.kubectl.web.openapi import Operation
 from joulie.apps.kubectl.web.programs import problem_of
 from joulie.apps.kubectl.web.sign_in import READER
+from joulie.domain.accounting.journal import Month
 from joulie.program.http import AsgiApp, json_body
 from joulie.program.queries import QueryError, choice
 
 _STATIC = Path(__file__).with_name("static")
 _EXPORTS = {"csv": "text/csv; charset=utf-8", "ndjson": "application/x-ndjson"}
 _PARQUET = "parquet"
+_PDF = "pdf"
+_UNSIGNED = "Not signed: `joulie ledger report MONTH -o pdf --key FILE` signs."
 _PERIOD = {"since": "Start of the period, s before now.", "namespace": "Namespace of the pods."}
 _PAGING = {"limit": "Maximum number of items.", "continue": "The field continue of the page before."}
 OPERATIONS = (
@@ -76,7 +81,11 @@ OPERATIONS = (
         "/api/v1/report",
         "Emissions of a month by workload (ISO/IEC 21031, GHG Protocol).",
         ReportAnswer,
-        {"month": "Month of UTC, such as 2026-10; the present one without.", "namespace": _PERIOD["namespace"]},
+        {
+            "month": "Month of UTC, such as 2026-10; the present one without.",
+            "namespace": _PERIOD["namespace"],
+            "format": "json, or pdf where typst is installed.",
+        },
     ),
     Operation(
         "/api/v1/export",
@@ -164,7 +173,16 @@ class _Routes:
         return _json(await (await self._api_of(request)).programs.savings(request.query_params))
 
     async def report(self, request: Request) -> Response:
-        return _json(await (await self._api_of(request)).programs.report(request.query_params))
+        forms = ("json", _PDF) if can_write_pdf() else ("json",)
+        form = choice(request.query_params, "format", forms, "json")
+        answer = await (await self._api_of(request)).programs.report(request.query_params)
+        if form != _PDF:
+            return _json(answer)
+        document = msgspec.to_builtins(answer)
+        ends_s = int(Month.parse(answer.month).ends_s)
+        content = await asyncio.to_thread(written_pdf, answer, document, ends_s, [_UNSIGNED])
+        named = {"content-disposition": f'attachment; filename="report-{answer.month}.pdf"'}
+        return Response(content, media_type="application/pdf", headers=named)
 
     async def signals(self, request: Request) -> Response:
         return _json(await (await self._api_of(request)).signals())
@@ -212,7 +230,7 @@ class _Routes:
     async def energy_page(self, request: Request) -> Response:
         api = await self._api_of(request)
         view = await energy_view(api.programs, api.cluster, request.query_params)
-        return _page(request, "energy.html", view=view, parquet=can_write_parquet())
+        return _page(request, "energy.html", view=view, parquet=can_write_parquet(), pdf=can_write_pdf())
 
 
 async def _resumed(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
