@@ -201,9 +201,9 @@ class GpuLimits:
             ):
                 _log.info("limit of a workload", extra=_described(key, after))
             if after.active.problem == NOT_PAYING != job.active.problem:
-                stored = self._stored(key.workload)
-                if stored is not None:  # why it was withdrawn must outlive this leader
-                    await self._keep(key.workload, msgspec.structs.replace(stored, holdout=published(after)))
+                stored, why = self._stored(key.workload), published(after)
+                if stored is not None and why is not None:  # it must outlive this leader
+                    await self._keep(key.workload, msgspec.structs.replace(stored, holdout=why))
             step, told = after.active.step, not after.active.problem and not after.active.left_alone
             if isinstance(step, Hold) and (told or step.reason is Reason.CONTRADICTED):
                 await self._remember(key, after, step)
