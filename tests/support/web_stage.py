@@ -26,11 +26,11 @@ from joulie.apps.kubectl.web.api import WebApi
 from joulie.apps.kubectl.web.programs import Programs
 from joulie.apps.kubectl.web.server import application
 from joulie.apps.kubectl.web.watching import KEPT, Cluster, ClusterView, Visibility
+from joulie.domain.accounting.holdout_evidence import NO_MONTHS
 from joulie.domain.accounting.month_savings import DEFERRAL_EVIDENCE, LIMITS_EVIDENCE
 from joulie.domain.accounting.records import Cycle, PodMeta, PowerQuality, Sample, ZoneSignals
 from joulie.domain.grid.names import GATE
 from joulie.domain.grid.series import constant
-from joulie.domain.trial.evidence import NO_MONTHS
 from joulie.domain.trial.holdout import Effect
 from joulie.program.http import AsgiApp, Server, answering, respond
 from joulie_lab.fakes.kubernetes import FakeCluster

@@ -34,6 +34,7 @@ from joulie.apps.accounting.policies import NAMESPACE_BUDGET_ACTION, NAMESPACE_B
 from joulie.apps.accounting.sampler import Sampler, SamplerSettings
 from joulie.apps.accounting.usage import CADVISOR, Readings
 from joulie.apps.accounting.view import ClusterView
+from joulie.domain.accounting.holdout_evidence import NO_MONTHS
 from joulie.domain.accounting.identity import PowerRange, PowerSettings
 from joulie.domain.accounting.journal import Month, corrections
 from joulie.domain.accounting.month_savings import DEFERRAL_EVIDENCE, DEFERRAL_MEMORY, LIMITS_EVIDENCE
@@ -44,7 +45,6 @@ from joulie.domain.grid.series import of_points
 from joulie.domain.grid.signals import Basis, GridSignal, Measure, Provenance
 from joulie.domain.mode import Mode
 from joulie.domain.signal import Quality, Reading
-from joulie.domain.trial.evidence import NO_MONTHS
 from joulie.domain.trial.holdout import Effect, left_out
 from joulie.domain.usage import PodUsage
 from joulie.ports import LedgerError

@@ -8,9 +8,9 @@ from joulie.adapters.kubernetes.api.meta import OwnerReference
 from joulie.adapters.kubernetes.pods import Owner
 from joulie.apps.accounting.facts import AccountedPod
 from joulie.apps.accounting.holdout import DeferralHoldout, DeferralMemory, Draw
+from joulie.domain.accounting.holdout_evidence import EvidenceByMonth
 from joulie.domain.accounting.records import CompletedPod, Energy, PodMeta
 from joulie.domain.grid import names
-from joulie.domain.trial.evidence import EvidenceByMonth
 from joulie.domain.trial.holdout import MIN_LEFT_OUT, left_out
 
 KWH = 3.6e6

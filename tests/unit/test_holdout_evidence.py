@@ -16,8 +16,8 @@ from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.holdout import CONFIG_MAP, EVIDENCE_KEY
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, NAMESPACES
 from joulie.apps.operator.limits.evidence import SAVE_S, KeptEvidence
+from joulie.domain.accounting.holdout_evidence import MONTHS_KEPT, NO_MONTHS, EvidenceByMonth, MonthOfEvidence
 from joulie.domain.accounting.journal import Month
-from joulie.domain.trial.evidence import MONTHS_KEPT, NO_MONTHS, EvidenceByMonth, MonthOfEvidence
 from joulie.domain.trial.holdout import Effect, Evidence
 from joulie_lab.fakes.kubernetes import FakeCluster
 

@@ -23,13 +23,13 @@ from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.cli.ledger import ledger as command
 from joulie.domain.accounting.embodied import estimated_asset
 from joulie.domain.accounting.factors import FactorKind
+from joulie.domain.accounting.holdout_evidence import NO_MONTHS
 from joulie.domain.accounting.journal import Month, Reason
 from joulie.domain.accounting.month_savings import DEFERRAL_EVIDENCE, LIMITS_EVIDENCE
 from joulie.domain.accounting.records import Completion, Cycle, PowerQuality, Sample
 from joulie.domain.accounting.sci import PueUse
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import resolve
-from joulie.domain.trial.evidence import NO_MONTHS
 from joulie.domain.trial.holdout import Effect
 from support.access_reviews import ApiServer
 from support.ledger_site import new_key

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from joulie.apps.accounting.facts import AccountedPod
+from joulie.domain.accounting.holdout_evidence import NO_MONTHS
 from joulie.domain.accounting.records import CompletedPod
 from joulie.domain.grid import names
-from joulie.domain.trial.evidence import NO_MONTHS
 from joulie.domain.trial.holdout import Expected, left_out
 from joulie.domain.units import joules_to_kwh
 

@@ -14,13 +14,13 @@ from joulie.adapters.kubernetes.errors import ForbiddenError, KubernetesError, N
 from joulie.adapters.kubernetes.holdout import CONFIG_MAP, read_holdout
 from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.holdout import DeferralHoldout, DeferralMemory
+from joulie.domain.accounting.holdout_evidence import NO_MONTHS, EvidenceByMonth
 from joulie.domain.accounting.month_savings import (
     DEFERRAL_EVIDENCE,
     DEFERRAL_MEMORY,
     LIMITS_EVIDENCE,
     read_evidence,
 )
-from joulie.domain.trial.evidence import NO_MONTHS, EvidenceByMonth
 
 _log = logging.getLogger(__name__)
 

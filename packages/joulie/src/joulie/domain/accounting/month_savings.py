@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from joulie.domain.accounting.holdout_evidence import EvidenceByMonth
 from joulie.domain.accounting.journal import Month
 from joulie.domain.accounting.records import SavingRow
 from joulie.domain.grid.signals import Measure
-from joulie.domain.trial.evidence import EvidenceByMonth
 from joulie.domain.trial.holdout import Interval
 
 DEFERRAL_EVIDENCE, DEFERRAL_MEMORY, LIMITS_EVIDENCE = "holdout-deferral", "holdout-deferral-memory", "holdout-limits"

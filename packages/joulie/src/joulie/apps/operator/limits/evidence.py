@@ -16,7 +16,7 @@ from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.holdout import CONFIG_MAP, StoredEvidence, read_holdout, write_holdout
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS
-from joulie.domain.trial.evidence import NO_MONTHS, EvidenceByMonth
+from joulie.domain.accounting.holdout_evidence import NO_MONTHS, EvidenceByMonth
 from joulie.domain.trial.holdout import NO_EVIDENCE, Effect, Evidence
 
 SAVE_S = 300.0
