@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.demand import CONFIG_MAP, encode_demand
+from joulie.domain.scheduling.node_rules import ANYWHERE
+from joulie.domain.sleep.demand import SLOT_S, DemandHistory
+from joulie.domain.sleep.snapshot import Room
 from joulie_lab.control_plane import LocalControlPlane, wait_for
 from joulie_lab.control_plane.components import Network
 from joulie_lab.control_plane.power_switches import ANNOTATION, PowerSwitches
-from support.loop import CPU_ONLY, PATIENCE_S, Json, Loop, node, pod
+from support.loop import CPU_ONLY, NAMESPACE, PATIENCE_S, Json, Loop, node, pod
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
@@ -58,6 +63,17 @@ def await_event(loop: Loop, about: str, reason: str, message: str, *perhaps: str
     wait_for(told, PATIENCE_S, f"pod {about} is told {reason}")
 
 
+def keep_history(plane: LocalControlPlane, requests: Room) -> None:
+    """A week in which such a pod came at this time of each day, as an operator before has kept it."""
+    history, now_s = DemandHistory(), time.time()
+    for day in range(7, 0, -1):
+        for slot in range(-3, 4):
+            history.watch(now_s - day * 86400.0 + slot * SLOT_S)
+        history.arrived(requests, ANYWHERE, now_s - day * 86400.0)
+    body = {"metadata": {"name": CONFIG_MAP}, "data": {"history": encode_demand(history)}}
+    plane.request("POST", f"/api/v1/namespaces/{NAMESPACE}/configmaps", body)
+
+
 def test_nodes_that_nobody_needs_sleep_and_a_pod_wakes_one(plane: LocalControlPlane) -> None:
     loop = Loop(plane, "mode=enforce", "operator.settings.SLEEP=enforce")
     plane.create_nodes(node(name, CPU_ONLY) for name in ("n1", "n2"))
@@ -78,8 +94,15 @@ def test_nodes_that_nobody_needs_sleep_and_a_pod_wakes_one(plane: LocalControlPl
 
     operator.process.kill()
     loop.delete_pods("large")
-    loop.start_operator("second", **SLEEP)
+    second = loop.start_operator("second", **SLEEP)
     await_states(loop, n1="", n2="asleep", n3="asleep")
+
+    # One like it came at this time of each day of the last week: a node wakes before it is there.
+    second.process.kill()
+    keep_history(plane, Room(200.0, 1.0, 0.0, 1.0))
+    loop.start_operator("third", **SLEEP)
+    await_states(loop, n1="", n2="", n3="asleep")
+    assert loop.pod("large") == {}
     label = {"metadata": {"labels": {names.KEEP_AWAKE_LABEL: "true"}}}
     for name in ("n2", "n3"):
         loop.patch(f"/api/v1/nodes/{name}", label)

@@ -5,14 +5,16 @@ its budgets and runs cycles; it is killed, doubled, cut off, blinded or misled a
 checked after each step, by what the machines do, not by what the operator believes.
 """
 
+import asyncio
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import httpx2
 import numpy as np
 
 from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES, PODS, POWER_BUDGETS
 from joulie.adapters.kubernetes.times import rfc3339
@@ -20,9 +22,11 @@ from joulie.apps.operator.facts import asked_caps
 from joulie.domain.capping.trip import EARLIEST
 from joulie.domain.hardware import CapRange
 from joulie.domain.mode import Mode
+from joulie.domain.policy import PolicySettings
 from joulie.program.leadership import NotLeadingError
 from joulie_lab.fakes.kubernetes.api import Writer
 from support.operator_stage import Stage, staged, until
+from support.power_switches import ON, Site
 
 STEP_S, RESPONSE_S = 2.0, 15.0
 CONFIRM_S = 3 * STEP_S
@@ -33,14 +37,22 @@ CYCLE_STEPS = 30
 """Between cycles that nothing asks for, a minute as by default."""
 FAULTS = (
     "agents killed", "operator killed", "API away", "two leaders", "clock jumps", "lowered", "power cut",
-    "late", "lost", "stuck", "lying", "demand", "pods",
+    "late", "lost", "stuck", "lying", "demand", "pods", "pods wait", "does not wake",
 )  # fmt: skip
 READINGS = ("late", "lost", "stuck", "lying")
 CPUS, GPUS = 2, 8
 CPU_W, GPU_W = CapRange(320.0, 360.0, 360.0), CapRange(350.0, 700.0, 700.0)
 """Range of the limits of an EPYC 9654 and an H100."""
 OTHER = 0.2
+STANDBY_W = 50.0
+SLEEPERS = ("n1", "n5")
+"""Nodes with a power switch; the others stay awake."""
+LOOK_STEPS, BOOT_STEPS = 5, 4
+"""Between two looks at sleep, and what a machine takes to boot."""
+TOLD_STEPS = 4 * LOOK_STEPS
+"""After which a pod that waits has been told why."""
 EPS_W = 2.0
+NODE_LABEL = "course"
 GPU_LABELS = {names.HW_GPU_MODEL_LABEL: "NVIDIA-H100-80GB-HBM3", names.HW_GPU_COUNT_LABEL: str(GPUS)}
 
 
@@ -51,11 +63,15 @@ class Machine:
     name: str
     rack: str
     gpus: int = GPUS
-    demand: float = 0.5
+    demand: float = 0.9
     cpu_w: float = CPU_W.base_w
     gpu_w: float = GPU_W.base_w
     on: bool = True
     boot: int = 1
+    boots: int = 0
+    """Steps until it has booted."""
+    told: tuple[bool, int] = (True, 0)
+    """Whether its kubelet said that it is ready, and in which boot."""
     agent: bool = True
     set_generation: int | None = None
     confirmed: tuple[int, int] | None = None
@@ -65,7 +81,7 @@ class Machine:
         return OTHER * (CPUS * CPU_W.base_w + self.gpus * GPU_W.base_w)
 
     def _sum_w(self, cpu_w, gpu_w):
-        return self.other_w + CPUS * cpu_w + self.gpus * gpu_w if self.on else 0.0
+        return self.other_w + CPUS * cpu_w + self.gpus * gpu_w if self.on else STANDBY_W
 
     @property
     def drawn_w(self) -> float:
@@ -82,6 +98,9 @@ class Machine:
     @property
     def full_w(self) -> float:
         return self._sum_w(CPU_W.base_w, GPU_W.base_w)
+
+    def start(self):
+        self.on, self.boot, self.boots = True, self.boot + 1, BOOT_STEPS
 
     def cut(self):
         self.on, self.set_generation, self.confirmed = False, None, None
@@ -126,19 +145,33 @@ class Course:
         self.readings = "true"
         self.held: dict[str, float] = {}
         self.taken: list[tuple[float, dict[str, float]]] = []
-        self.unread_s = 0.0
+        self.unread_s = self.longest_s = 0.0
         self.heat = 0.5
         self.old_loop = None
         self.pods: dict[str, str] = {}
+        self.site = Site(*SLEEPERS)
+        self.volumes = stage.loop._sleep._volumes
+        self.work: list[str] = []
+        self.waiting: dict[str, tuple[str, int]] = {}
+        """Pods that wait, with their node, and since which step they have while somebody could tell them why."""
         self.played: list[tuple] = []
 
     # ---- the world
 
     async def begin(self):
         for one in self.machines.values():
-            labels = {names.RACK_LABEL: one.rack} | (GPU_LABELS if one.gpus else {})
+            labels = {names.RACK_LABEL: one.rack, NODE_LABEL: one.name} | (GPU_LABELS if one.gpus else {})
+            if one.name not in SLEEPERS:
+                labels[names.KEEP_AWAKE_LABEL] = "true"
             await self.stage.add_node(one.name, **labels)
-            await self._ready(one, True)
+        for name in SLEEPERS:
+            switch = {"metadata": {"annotations": {names.POWER_SWITCH_ANNOTATION: "redfish"}}}
+            switch["spec"] = {"taints": []}  # as a real node has one
+            await self.stage.client.patch(NODES, name, switch)
+        await until(lambda: all(self.stage.view.node(name).power_switch for name in SLEEPERS))
+        await until(lambda: self.volumes.all is not None)
+        self._equip()
+        await self._machines()
         await self.stage.step()
         full_w = {rack: sum(one.full_w for one in self._of(rack)) for rack in ("", "r0", "r1")}
         self.rated_w = 0.9 * full_w["r1"]
@@ -170,13 +203,49 @@ class Course:
         await self.stage.client.create(POWER_BUDGETS, body)
         self.budgets[name] = watts
 
-    async def _ready(self, one, ready):
-        now = rfc3339(self.stage.now_s)
-        condition = {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": now}
-        status = {"conditions": [condition], "nodeInfo": {"bootID": f"boot-{one.boot}"}}
+    def _equip(self):
+        """What a new term has besides."""
+        self.stage.loop._sleep._volumes = self.volumes
+        self.stage.loop._sleep._power._switches = self.site
+
+    async def _machines(self):
+        """Machines obey their switches and boot, and kubelets say so where the API server hears them."""
+        for one in self.machines.values():
+            switched_on = one.name not in SLEEPERS or self.site.machines[one.name].power is ON
+            if one.name in SLEEPERS and one.on != switched_on:
+                one.start() if switched_on else one.cut()
+            one.boots = max(one.boots - 1, 0)
+            now = (one.on and not one.boots, one.boot)
+            # A kubelet that falls silent says nothing of its boot.
+            if now != one.told and not self.away and (now[0] or one.told[0]):
+                await self._kubelet(one, *now)
+
+    async def _kubelet(self, one, ready, boot):
+        condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": rfc3339(self.stage.now_s)}
+        status = {"conditions": [condition], "nodeInfo": {"bootID": f"boot-{boot}"}}
         await self.stage.client.patch(NODES, one.name, {"status": status}, subresource="status")
+        one.told = ready, boot
         await until(
-            lambda: (facts := self.stage.view.node(one.name)).ready == ready and facts.boot_id == f"boot-{one.boot}"
+            lambda: (facts := self.stage.view.node(one.name)).ready == ready and facts.boot_id == f"boot-{boot}"
+        )
+
+    async def _schedule(self):
+        """Bind the pods whose node is open, as kube-scheduler does."""
+        for name, (node, _) in list(self.waiting.items()):
+            facts = self.stage.view.node(node)
+            if facts.ready and not facts.asleep and not facts.sleep_mark:
+                target = {"target": {"kind": "Node", "name": node}}
+                await self.stage.client.create_subresource(PODS, name, "binding", target, "default")
+                await self._phase(name, "Running")
+                del self.waiting[name]
+                self.work.append(name)
+
+    async def _phase(self, name, phase):
+        await self.stage.client.patch(
+            PODS, name, {"status": {"phase": phase}}, namespace="default", subresource="status"
+        )
+        await until(
+            lambda: (seen := self.stage.view.pods.get(Key("default", name))) and str(seen.phase) == phase.lower()
         )
 
     def _agents(self):
@@ -184,7 +253,7 @@ class Course:
             return
         for one in self.machines.values():
             twin = self.stage.view.twin_of(one.name)
-            if twin is None or not (one.on and one.agent):
+            if twin is None or not (one.on and one.agent) or one.boots:
                 continue
             if one.set_generation is not None and one.confirmed != (one.set_generation, one.boot):
                 self._confirm(one)
@@ -225,8 +294,11 @@ class Course:
         self.steps += 1
         self.now_s += STEP_S
         stage.now_s = self.now_s + self.jump_s
+        await self._machines()
         self._agents()
         self._check_power()
+        if not self.away:
+            await self._schedule()
         power_w = {one.name: one.drawn_w * (1.0 - 1e-4 * (self.steps % 3)) for one in self.machines.values() if one.on}
         self.taken = [*self.taken[-8:], (stage.now_s, power_w)]
         if self.readings != "stuck":
@@ -250,6 +322,16 @@ class Course:
         if (stage.wake.is_set() and self.steps % 2) or self.steps % CYCLE_STEPS == 0:
             stage.wake.clear()
             await stage.loop.step()
+        if self.steps % LOOK_STEPS == 0:
+            await self._sleep()
+
+    async def _sleep(self):
+        stage = self.stage
+        try:
+            await stage.loop._sleep.look()
+            await stage.loop._events.flush()
+        except (KubernetesError, NotLeadingError):
+            assert self.away or not stage.leading, "a look fails only without the API server or the lease"
 
     async def _caught_up(self):
         view, store = self.stage.view, self.stage.cluster.api
@@ -263,6 +345,14 @@ class Course:
             )
 
         await until(shown)
+        nodes = store.store.table(store.kind("", "v1", "nodes")).objects
+        await until(
+            lambda: all(
+                (facts := view.node(key.name)).sleep_mark
+                == node.obj["metadata"].get("annotations", {}).get(names.SLEEP_STATE_ANNOTATION, "")
+                for key, node in nodes.items()
+            )
+        )
 
     # ---- what must hold
 
@@ -278,6 +368,7 @@ class Course:
             within = drawn_w <= max(limit_w, least_w) + EPS_W
             counts = not (self.headless or self.away)
             self.over_s[name] = 0.0 if within else self.over_s[name] + (STEP_S if counts else 0.0)
+            self.longest_s = max(self.longest_s, self.over_s[name])
             silent = any(not one.agent or not one.on for one in covered)
             allowed_s = RESPONSE_S + (RESPONSE_S + CONFIRM_S if silent else 0.0)
             if self.over_s[name] > allowed_s:
@@ -308,6 +399,17 @@ class Course:
             if name == "feed" and self.unread_s > BLIND_S and conditions["Blind"].status != "True":
                 self._broken(f"{name} is not said to be blind after {self.unread_s:.0f} s")
 
+        self._check_waiting()
+
+    def _check_waiting(self):
+        """No pod waits without a reason for long."""
+        api = self.stage.cluster.api
+        events = [one.obj for one in api.store.table(api.kind("", "v1", "events")).objects.values()]
+        told = {one["involvedObject"]["name"] for one in events if one["reason"] == "WaitsForNode"}
+        for name, (node, since) in self.waiting.items():
+            if self.steps - since > TOLD_STEPS and name not in told:
+                self._broken(f"{name} waits for {node} and was not told why")
+
     def _broken(self, what):
         raise BrokenError(what, self.steps, self.played)
 
@@ -324,11 +426,11 @@ class Course:
         if self.rng.random() < 0.5:
             await self._change_budget()  # so that it comes in mid-curtailment
         for _ in range(self._count(0, 3)):
-            self._one(self.machines.values()).demand = self.rng.uniform(0.2, 1.0)
+            self._one(self.machines.values()).demand = self.rng.uniform(0.5, 1.0)
         await getattr(self, "_" + kind.replace(" ", "_").lower(), self._plainly)(kind, steps)
 
     async def _plainly(self, kind, steps):
-        self.readings = kind if kind in READINGS else "true"
+        self.readings, self.unread_s = kind if kind in READINGS else "true", 0.0
         await self._steps(steps)
         self.readings = "true"
 
@@ -356,7 +458,7 @@ class Course:
         self.headless = True
         await self._steps(steps)
         self.headless, self.stage.leading = False, True
-        self._lead()
+        await self._lead()
 
     def _kill_after(self, writes):
         stage = self.stage
@@ -366,15 +468,22 @@ class Course:
             left[0] -= 1
             return left[0] >= 0
 
-        for part in (stage.loop._budgets, stage.loop._publisher):
+        for part in (stage.loop._budgets, stage.loop._publisher, stage.loop._sleep, stage.loop._sleep._power):
             part._may_write = may_write
         stage.leading = False
 
-    def _lead(self):
+    async def _lead(self):
         """A new term, as it begins."""
         self.stage.loop._publisher.close()
         self.stage.start()
+        self._equip()
         self.stage.loop._budgets.decide()
+        await self._sleep()
+        self._heard()
+
+    def _heard(self):
+        """From now on somebody could tell pods why they wait."""
+        self.waiting = {name: (node, self.steps) for name, (node, _) in self.waiting.items()}
 
     async def _api_away(self, _kind, steps):
         cluster = self.stage.cluster
@@ -385,11 +494,14 @@ class Course:
             await self.step()
         cluster.recover()
         self.away = False
+        self._heard()
 
     async def _two_leaders(self, _kind, steps):
         self.old_loop, old = self.stage.loop, self.stage.loop
         self.stage.start()
+        self._equip()
         self.stage.loop._budgets.decide()
+        await self._sleep()
         await self._steps(min(steps, 4))
         self.old_loop = None
         old._publisher.close()
@@ -410,7 +522,7 @@ class Course:
     async def _change_budget(self):
         """Change a budget, to below what is possible perhaps."""
         name = self._one(["hall", "rack"])
-        watts = sum(one.full_w for one in self.covered(name)) * self.rng.uniform(0.5, 1.0)
+        watts = sum(one.full_w for one in self.covered(name)) * self.rng.uniform(0.55, 0.95)
         if watts > 0.0:
             await self.stage.client.patch(POWER_BUDGETS, name, {"spec": {"watts": watts}})
             self.budgets[name] = watts
@@ -418,32 +530,45 @@ class Course:
 
     async def _power_cut(self, _kind, steps):
         """A node loses its power, and with it its limits."""
-        one = self._one(self.machines.values())
+        one = self._one([one for one in self.machines.values() if one.name not in SLEEPERS])
         one.cut()
-        await self._ready(one, False)
         await self._steps(12 + steps)
-        one.on, one.boot = True, one.boot + 1
-        await self._steps(3)  # it boots: no agent yet
-        await self._ready(one, True)
+        one.start()
 
     async def _pods(self, _kind, steps):
         """Pods that need full power come and go."""
         if self.pods and self.rng.random() < 0.4:
             name = self._one(sorted(self.pods))
             node = self.pods.pop(name)
-            await self.stage.client.delete(PODS, name, "default", grace_s=0)
-            await until(
-                lambda: self.stage.view.ledger.full_power.get(node, 0) == sum(n == node for n in self.pods.values())
-            )
+            await self._end_pod(name)
         else:
-            node = self._one(self.machines)
-            name = f"pod-{self.steps}"
+            node, name = self._one([name for name in self.machines if name not in SLEEPERS]), f"pod-{self.steps}"
             self.pods[name] = node
             await self.stage.add_pod(name, node, workload_class="performance")
-            await until(
-                lambda: self.stage.view.ledger.full_power.get(node, 0) == sum(n == node for n in self.pods.values())
-            )
+        count = sum(one == node for one in self.pods.values())
+        await until(lambda: self.stage.view.ledger.full_power.get(node, 0) == count)
         await self._steps(steps)
+
+    async def _end_pod(self, name):
+        await self.stage.client.delete(PODS, name, "default", grace_s=0)
+        await until(lambda: Key("default", name) not in self.stage.view.pods)
+
+    async def _pods_wait(self, _kind, steps):
+        """For a node that sleeps, perhaps; one that is done makes room."""
+        node, name = self._one(SLEEPERS), f"work-{self.steps}"
+        if self.work:
+            await self._end_pod(self.work.pop())
+        spec = {"nodeSelector": {NODE_LABEL: node}, "containers": [{"name": "c"}]}
+        await self.stage.client.create(PODS, {"metadata": {"name": name}, "spec": spec}, "default")
+        await self._phase(name, "Pending")
+        self.waiting[name] = node, self.steps
+        await self._steps(steps)
+
+    async def _does_not_wake(self, _kind, steps):
+        machine = self.site.machines[self._one(SLEEPERS)]
+        machine.wakes = False
+        await self._steps(steps)
+        machine.wakes = True
 
     # ---- the end
 
@@ -452,6 +577,25 @@ class Course:
         for one in self.machines.values():
             one.demand = 1.0
         await self._steps(25)
+        for _ in range(60):
+            if not self.waiting and not any(one.boots for one in self.machines.values()):
+                break
+            await self.step()
+        await self._steps(5)
+        self._check_conditions()
+        await self._check_who_gives()
+        self._check_asleep()
+        for name in list(self.budgets):
+            await self.stage.client.delete(POWER_BUDGETS, name)
+        self.budgets = {}
+        await self._steps(10)
+        for one in self.machines.values():
+            cpu, gpu = asked_caps(self.stage.view.twin_of(one.name))
+            if any(cap is not None and cap.watts is not None for cap in (cpu, gpu)):
+                self._broken(f"{one.name} is limited after all budgets have ended: {cpu}, {gpu}")
+
+    def _check_conditions(self):
+        """Budgets are kept, or said to be infeasible."""
         status = {key.name: one.status for key, one in self.stage.view.power_budgets.items()}
         for name, limit_w in self.budgets.items():
             conditions = {one.type: (one.status, one.reason) for one in status[name].conditions}
@@ -465,15 +609,19 @@ class Course:
                 self._broken(f"{name} says {conditions}")
             if sum(one.drawn_w for one in covered) > max(limit_w, floor_w) + EPS_W and name != "feed":
                 self._broken(f"{name} is over after all faults")
-        await self._check_who_gives()
-        for name in list(self.budgets):
-            await self.stage.client.delete(POWER_BUDGETS, name)
-        self.budgets = {}
-        await self._steps(10)
-        for one in self.machines.values():
-            cpu, gpu = asked_caps(self.stage.view.twin_of(one.name))
-            if any(cap is not None and cap.watts is not None for cap in (cpu, gpu)):
-                self._broken(f"{one.name} is limited after all budgets have ended: {cpu}, {gpu}")
+
+    def _check_asleep(self):
+        """A pod still waits only for a node whose boot some budget has no room for, with all others at their floor."""
+        for name, (node, _) in self.waiting.items():
+            one = self.machines[node]
+            others_w = {
+                budget: sum(other.floor_w for other in self.covered(budget) if other is not one)
+                for budget in self.budgets
+                if one in self.covered(budget)
+            }
+            boot_w = replace(one, on=True).full_w
+            if all(watts + boot_w <= self.budgets[budget] for budget, watts in others_w.items()):
+                self._broken(f"{name} waits for {node} after all faults, {boot_w:.0f} W beside {others_w}")
 
     async def _check_who_gives(self):
         critical = set(self.pods.values())
@@ -495,7 +643,7 @@ class Course:
 
 
 async def played(tmp_path, seed):
-    """Play one course; raises `BrokenError` where something does not hold."""
+    """Play one course and return it; raises `BrokenError` where something does not hold."""
     courses = []
 
     def answer(request):
@@ -508,10 +656,22 @@ async def played(tmp_path, seed):
         "POWER_POLL_INTERVAL": "2s",
         "POWER_STALE_AFTER": "30s",
         "TWIN_STALENESS_THRESHOLD": "2m",
+        "SLEEP": "enforce",
+        "SLEEP_EMPTY": "20s",
+        "SLEEP_SETTLE": "10s",
+        "SLEEP_WAKE_TIMEOUT": "2m",
+        "SLEEP_STANDBY_WATTS": str(STANDBY_W),
     }
     kind = partial(Stage, transport=httpx2.MockTransport(answer))
-    async with staged(tmp_path, environment, kind=kind, mode=Mode.ENFORCE) as stage:
+    policy = PolicySettings(static_hp_frac=(0.5, 1.0)[seed % 2])
+    async with staged(tmp_path, environment, kind=kind, mode=Mode.ENFORCE, policy=policy) as stage:
         course = Course(stage, seed)
         courses.append(course)
-        await course.begin()
-        await course.play()
+        watching = asyncio.create_task(course.volumes.run())
+        try:
+            await course.begin()
+            await course.play()
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+        return course
