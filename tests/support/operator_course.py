@@ -423,8 +423,8 @@ class Course:
 
     async def _fault(self, kind, steps):
         self.played.append((self.steps, kind, steps))
-        if self.rng.random() < 0.5:
-            await self._change_budget()  # so that it comes in mid-curtailment
+        if kind in ("API away", "operator killed"):
+            await self._change_budget(0.65, 0.72)  # so that it comes in mid-curtailment
         for _ in range(self._count(0, 3)):
             self._one(self.machines.values()).demand = self.rng.uniform(0.5, 1.0)
         await getattr(self, "_" + kind.replace(" ", "_").lower(), self._plainly)(kind, steps)
@@ -519,10 +519,10 @@ class Course:
         await self._change_budget()
         await self._steps(steps)
 
-    async def _change_budget(self):
-        """Change a budget, to below what is possible perhaps."""
+    async def _change_budget(self, low=0.55, high=0.95):
+        """Change a budget to a share of its nodes' full power, below what is possible perhaps."""
         name = self._one(["hall", "rack"])
-        watts = sum(one.full_w for one in self.covered(name)) * self.rng.uniform(0.55, 0.95)
+        watts = sum(one.full_w for one in self.covered(name)) * self.rng.uniform(low, high)
         if watts > 0.0:
             await self.stage.client.patch(POWER_BUDGETS, name, {"spec": {"watts": watts}})
             self.budgets[name] = watts
