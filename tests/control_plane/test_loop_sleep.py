@@ -65,7 +65,7 @@ def await_event(loop: Loop, about: str, reason: str, message: str, *perhaps: str
 
 def keep_history(plane: LocalControlPlane, requests: Room) -> None:
     """A week in which such a pod came at this time of each day, as an operator before has kept it."""
-    history, now_s = DemandHistory(), time.time()
+    history, now_s = DemandHistory(), time.time()  # noqa: TID251 - real programs run in real time
     for day in range(7, 0, -1):
         for slot in range(-3, 4):
             history.watch(now_s - day * 86400.0 + slot * SLOT_S)
