@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -381,6 +381,47 @@ def test_without_an_extender_the_state_is_told_all_the_same(on_stage: OnStage) -
                 "Error: default/web is running on busy; no scores: the extender does not respond"
                 " (see --extender-service and --extender-url): "
             )
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize("refused", ["/proxy/debug/explain", "/pods/web", "/events"])
+def test_who_may_not_ask_for_scores_is_told_what_the_aggregated_api_says(
+    on_stage: OnStage, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    pod = {
+        "namespace": "default", "name": "web", "workload": "Pod/web", "state": "limited", "node": "busy", "since": 0.0,
+        "why": "its GPU is limited to 450 W", "latestStart": 1.8e9, "slowdown": 1.034, "savedPct": 12.34,
+    }  # fmt: skip
+    shown = [pod]
+    asked: list[tuple[str, Mapping[str, str]]] = []
+
+    async def served(_client: object, path: str, query: Mapping[str, str]) -> bytes:
+        asked.append((path, query))
+        answer = {"at": 0.0, "problems": [], "namespaces": [], "counts": {}, "pods": shown, "budgets": []}
+        return json.dumps(answer).encode()
+
+    async def scenario(stage: Stage) -> None:
+        await stage.add_pod("web", nodeName="busy", status={"phase": "Running"})
+        stage.refuse(refused)
+        ended = await stage.joulie("explain", "pod", "web", extender=False)
+        assert (ended.status, ended.out) == (1, ""), "as before without the aggregated API"
+        monkeypatch.setattr("joulie.apps.kubectl.explain.query_aggregated", served)
+        ended = await stage.joulie("explain", "pod", "web", extender=False)
+        lines = ended.out.splitlines()
+        assert (ended.status, ended.err) == (0, "")
+        assert lines[:3] == [
+            "default/web is limited on busy: its GPU is limited to 450 W",
+            "  starts at the latest at 2027-01-15T08:00:00Z",
+            "  its limit makes it 1.03 times as long and saves 12.3 % of its energy",
+        ]
+        assert lines[3].startswith("  scores are not shown: ")
+        assert asked[-1] == ("/api/v1/pods", {"namespace": "default", "name": "web"})
+        told = json.loads((await stage.joulie("explain", "pod", "web", "-o", "json", extender=False)).out)
+        assert (told["pod"]["why"], "not shown" in told["missing"]) == (pod["why"], True)
+        shown.clear()
+        ended = await stage.joulie("explain", "pod", "web", extender=False)
+        assert (ended.status, ended.out) == (1, ""), "a pod that may not be seen is none"
 
     on_stage(scenario)
 

@@ -239,6 +239,15 @@ def test_signals_do_not_tell_tenants_how_many_pods_of_others_wait(ask):
     assert len(mine.json()["signals"]) == 2
 
 
+def test_one_pod_is_asked_for_by_its_name(ask):
+    found, none = (
+        answer.json()["pods"]
+        for answer in ask("/api/v1/pods?namespace=team-1&name=pod-1-0", "/api/v1/pods?namespace=team-2&name=pod-1-0")
+    )
+    assert [(pod["namespace"], pod["name"]) for pod in found] == [("team-1", "pod-1-0")]
+    assert none == []
+
+
 def test_gains_and_losses_are_summed_apart():
     amounts = (
         ("a", "carbon", "timeseries", 5.0, 1),

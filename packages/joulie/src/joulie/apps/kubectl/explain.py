@@ -11,16 +11,21 @@ from urllib.parse import quote
 
 import click
 import httpx2
+import msgspec
 from rich.console import Group
 from rich.text import Text
 
 from joulie.adapters.kubernetes.api.core import Event, Pod
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.errors import KubernetesError
+from joulie.adapters.kubernetes.errors import ForbiddenError, KubernetesError
 from joulie.adapters.kubernetes.resources import EVENTS, PODS
+from joulie.adapters.kubernetes.times import rfc3339
+from joulie.adapters.program_api.aggregated import API_ROOT, OWN_ROOT
+from joulie.apps.kubectl.aggregated import query_aggregated
 from joulie.apps.kubectl.grid import explain_wait
 from joulie.apps.kubectl.leader import LeaderEndpoint
 from joulie.apps.kubectl.table import Cell, Heading, console, table
+from joulie.apps.kubectl.web.answers import PodItem, PodsAnswer
 from joulie.domain.grid import names
 from joulie.http_client import tls_context
 from joulie.program.documents import print_document
@@ -76,13 +81,24 @@ class Request:
 
 
 async def explain_placement(client: KubeClient, request: Request) -> None:
-    """Print the explanation.
+    """Print the explanation; what the aggregated API says of the pod, where the user may not ask for scores.
 
     Raises:
         KubernetesError: the pod cannot be read or the extender does not respond.
         click.UsageError: invalid `extender_service`.
     """
     request = replace(request, namespace=request.namespace or client.connection.namespace)
+    try:
+        await _explain(client, request)
+    except KubernetesError as error:
+        refusal = next((one for one in (error, error.__cause__) if isinstance(one, ForbiddenError)), None)
+        served = None if refusal is None else await _served(client, request)
+        if refusal is None or served is None:
+            raise
+        _print_served(served, f"scores are not shown: {refusal.message or refusal}", request.output)
+
+
+async def _explain(client: KubeClient, request: Request) -> None:
     pod = await client.get(PODS, request.name, request.namespace)
     raw = await client.raw("GET", PODS.path(request.namespace, request.name))
     events = await client.list(
@@ -109,6 +125,33 @@ async def explain_placement(client: KubeClient, request: Request) -> None:
     else:
         out = console()
         out.print(_page(answer, request, out.width), crop=False)
+
+
+async def _served(client: KubeClient, request: Request) -> PodItem | None:
+    """What the aggregated API says of the pod; None without one, or where it does not show the pod."""
+    query = {"namespace": request.namespace, "name": request.name}
+    body = await query_aggregated(client, f"{OWN_ROOT}/pods", query)
+    if body is None:
+        return None
+    try:
+        return next(iter(msgspec.json.decode(body, type=PodsAnswer).pods), None)
+    except msgspec.DecodeError as error:
+        raise KubernetesError(f"{API_ROOT}/pods: unexpected response: {error}") from error
+
+
+def _print_served(pod: PodItem, missing: str, output: str) -> None:
+    if output in {"json", "yaml"}:
+        print_document({"pod": msgspec.to_builtins(pod), "missing": missing}, output)
+        return
+    where = f" on {pod.node}" if pod.node else ""
+    lines = [f"{pod.namespace}/{pod.name} is {pod.state}{where}: {pod.why}"]
+    if pod.latest_start is not None:
+        lines.append(f"  starts at the latest at {rfc3339(pod.latest_start)}")
+    if pod.slowdown is not None and pod.saved_pct is not None:
+        lines.append(
+            f"  its limit makes it {pod.slowdown:.2f} times as long and saves {pod.saved_pct:.1f} % of its energy"
+        )
+    click.echo("\n".join([*lines, f"  {missing}"]))
 
 
 def _print_wait(request: Request, state: Mapping[str, Any]) -> None:

@@ -130,9 +130,13 @@ class WebApi:
         """
         state = self.cluster.state()
         wanted = choice(query, "state", ("", *STATES), "")
-        namespace = query.get("namespace") or None
+        namespace, one = query.get("namespace") or None, query.get("name") or None
         found = {
-            name: pods if namespace is None else [pod for pod in pods if pod.facts.namespace == namespace]
+            name: [
+                pod
+                for pod in pods
+                if namespace in {None, pod.facts.namespace} and (one is None or pod.facts.name == one)
+            ]
             for name, pods in state.pods.items()
         }
         shown, after = page_of([pod for name in STATES if wanted in {"", name} for pod in found[name]], query, _PODS)

@@ -59,7 +59,12 @@ OPERATIONS = (
         "/api/v1/pods",
         "Unfinished pods and budgets.",
         PodsAnswer,
-        {"namespace": "Namespace of the pods.", "state": "waiting, limited or running.", **_PAGING},
+        {
+            "namespace": "Namespace of the pods.",
+            "name": "Name of the only pod.",
+            "state": "waiting, limited or running.",
+            **_PAGING,
+        },
     ),
     Operation(
         "/api/v1/energy",
