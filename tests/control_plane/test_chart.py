@@ -698,7 +698,7 @@ def test_rights_in_the_releases_own_namespace(render: Render) -> None:
             (*intensities, ["patch"]),
             (*request_rates, ["get", "patch"]),
         ],
-        "accounting": [(*request_rates, ["get", "patch"])],
+        "accounting": [(*request_rates, ["get", "patch"]), (["configmaps"], [HOLDOUT_CONFIG_MAP], ["get"])],
         "grid-guard": [(leases, [GRID_LEASE], ["get"]), (*gating_map, ["patch"])],
         "web": [(leases, [LEASE_NAME, GRID_LEASE], ["get"]), (["pods"], None, ["get"])],
         "energy-api": [(["services/proxy"], ["https:joulie-accounting:10259"], ["get"])],
@@ -1317,10 +1317,10 @@ def test_only_a_holdout_keeps_what_it_measured_and_accounting_only_reads_it(
     render: Render, share: str | float, kept: bool
 ) -> None:
     objects = render(merged(EVERYTHING, ("operator", "settings", "GPU_LIMITS_HOLDOUT"), share))
-    for component, verbs in {"operator": ["get", "patch"], "accounting": ["get"]}.items():
+    for component, verbs in {"operator": [["get", "patch"]] * kept, "accounting": [["get"]]}.items():
         rules = of_kind(objects, "Role")[component]["rules"]
         granted = [rule["verbs"] for rule in rules if rule.get("resourceNames") == [HOLDOUT_CONFIG_MAP]]
-        assert granted == [verbs] * kept, component
+        assert granted == verbs, component
     maps = [one for one in objects if one["kind"] == "ConfigMap" and one["metadata"]["name"] == HOLDOUT_CONFIG_MAP]
     assert len(maps) == kept
     assert not any("data" in one for one in maps), "an upgrade must not take what was measured"

@@ -10,7 +10,7 @@ import logging
 import msgspec
 
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.errors import ForbiddenError, KubernetesError, NotFoundError
+from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.holdout import CONFIG_MAP, read_holdout
 from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.holdout import DeferralHoldout, DeferralMemory
@@ -94,7 +94,7 @@ class Holdouts:
         try:
             text = (await read_holdout(self._client, self._namespace)).text
             self.limits = self.limits.updated(NO_MONTHS if text is None else EvidenceByMonth.parse(text))
-        except (NotFoundError, ForbiddenError):
+        except NotFoundError:
             return  # the operator keeps none
         except KubernetesError as error:
             _log.info("evidence of the operator's holdout not read", extra={"error": str(error)})
