@@ -36,7 +36,9 @@ def test_a_missed_range_is_status_1_and_its_line(tmp_path, capsys):
     ranges.write_text(
         "full: []\nsmall: [{metric: reported.joulie.unfinished.mean, min: 1, why: it cannot}]\n", encoding="utf-8"
     )
-    status = joulie("bench", "equal-work", "--small", "--seeds", "5", "--ranges", ranges, "--json", tmp_path / "j")
+    status = joulie(
+        "bench", "equal-work", "--small", "--seeds", "5", "--jobs", "1", "--ranges", ranges, "--json", tmp_path / "j"
+    )
     captured = capsys.readouterr()
     assert status == 1
     assert "missed: reported.joulie.unfinished.mean: 0 is below 1 (it cannot)" in captured.err
@@ -46,7 +48,7 @@ def test_a_missed_range_is_status_1_and_its_line(tmp_path, capsys):
 
 def test_away_from_the_checkout_figures_are_given_unchecked(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    status = joulie("bench", "equal-work", "--small", "--seeds", "5", "-o", "json")
+    status = joulie("bench", "equal-work", "--small", "--seeds", "5", "--jobs", "1", "-o", "json")
     captured = capsys.readouterr()
     assert status == 0, captured.err
     assert json.loads(captured.out)["missed"] == []

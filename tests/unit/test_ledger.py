@@ -147,7 +147,7 @@ def test_the_file_gives_free_room_back(path):
 
 @pytest.mark.slow
 def test_a_day_over_three_deaths_equals_an_independent_calculation(path):
-    outcome = run_day(path, running=700, cycle_s=300.0)
+    outcome = run_day(path, running=700, cycle_s=600.0)
     assert outcome.deaths == 3
     assert outcome.pods > 3000
     assert 0.01 < outcome.unknown_share < 0.1
