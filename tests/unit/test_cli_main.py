@@ -23,16 +23,23 @@ def run(*arguments: str) -> int:
 
 
 @pytest.mark.usefixtures("unmeasured")
-@pytest.mark.parametrize("argument", ["--help", "--version"])
-def test_help_imports_nothing_heavy(argument):
+@pytest.mark.parametrize(
+    ("arguments", "heavy"),
+    [
+        (["--help"], HEAVY),
+        (["--version"], HEAVY),
+        (["simulator", "--help"], ("numba", "scipy", "polars", "matplotlib")),
+    ],
+)
+def test_help_imports_nothing_heavy(arguments, heavy):
     program = (
         "import sys\n"
         "from joulie.apps.cli.main import main\n"
         "try: main(sys.argv[1:])\n"
         "except SystemExit: pass\n"
-        f"print('HEAVY', [name for name in {HEAVY!r} if name in sys.modules])\n"
+        f"print('HEAVY', [name for name in {heavy!r} if name in sys.modules])\n"
     )
-    out = subprocess.run([sys.executable, "-c", program, argument], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True).stdout
     assert "joulie" in out.lower()
     assert out.splitlines()[-1] == "HEAVY []"
 

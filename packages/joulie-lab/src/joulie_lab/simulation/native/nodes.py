@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from joulie.domain.accounting.profiles import label_form
 from joulie.domain.actuation import cpu_range
@@ -18,8 +19,10 @@ from joulie.domain.hardware.resolve import (
     ResolvedHardware,
     resolve,
 )
-from joulie_lab.simulation.experiment.scenario import NodeGroup
 from joulie_lab.simulation.live.nodes import NodeSpec
+
+if TYPE_CHECKING:  # the simulator service, which reads no scenarios, starts in half the time
+    from joulie_lab.simulation.experiment.scenario import NodeGroup
 
 MANAGED_LABEL = "joulie.io/managed"
 HOSTNAME_LABEL = "kubernetes.io/hostname"
