@@ -71,7 +71,15 @@ def body_of(kind: CustomKind, variant: int) -> dict[str, Any]:
     if kind.resource is resources.ENERGY_BUDGETS and parts["spec"]["window"] == "rolling":
         del parts["spec"]["timeZone"]
     if kind.resource is resources.POWER_TRIALS:
-        parts["spec"]["washoutMinutes"] = parts["spec"]["blockMinutes"] - 1
+        spec = parts["spec"]
+        if spec["judges"] == "deferral":
+            for name in ("pairs", "blockMinutes", "washoutMinutes", "washout", "nodeSelector"):
+                del spec[name]
+            del spec["guard"]["maxSlowdownPercent"]
+        else:
+            spec["washoutMinutes"] = spec["blockMinutes"] - 1
+            for name in ("days", ("washout", "washoutMinutes")[variant // 2 % 2]):
+                del spec[name]
     if kind.resource is resources.POWER_BUDGETS:
         spec = parts["spec"]
         spec["breaker"]["ratedWatts"] = spec["watts"]
@@ -214,6 +222,22 @@ REFUSED = {
         "watts must not exceed the breaker's ratedWatts",
     ),
     "a budget of nothing": (resources.POWER_BUDGETS, {"watts": 0}, "greater than or equal to 1"),
+    "a washout of both kinds": (
+        resources.POWER_TRIALS,
+        {"washout": "auto", "washoutMinutes": 60},
+        "a washout is either auto or so many minutes",
+    ),
+    "blocks in a trial of deferral": (
+        resources.POWER_TRIALS,
+        {"judges": "deferral", "pairs": 12},
+        "a trial of deferral has days",
+    ),
+    "a bound of slowdown in a trial of deferral": (
+        resources.POWER_TRIALS,
+        {"judges": "deferral", "guard": {"maxSlowdownPercent": 5}},
+        "a trial of deferral has days",
+    ),
+    "days of blocks": (resources.POWER_TRIALS, {"days": 7}, "a trial of deferral has days"),
     "too few pairs for an interval": (resources.POWER_TRIALS, {"pairs": 5}, "greater than or equal to 12"),
 }
 
@@ -333,7 +357,7 @@ def test_of_a_trial_only_the_stop_can_change(plane: LocalControlPlane) -> None:
         return apply(plane, resources.POWER_TRIALS, "fixed", "test", {"spec": spec})
 
     applied({"pairs": 12})
-    for change in ({"pairs": 13}, {"blockMinutes": 720}, {"seed": 1}):
+    for change in ({"pairs": 13}, {"blockMinutes": 720}, {"seed": 1}, {"washout": "auto"}, {"judges": "enforcement"}):
         with pytest.raises(ApiError, match="a trial cannot be changed"):
             applied({"pairs": 12} | change)
     stopped = applied({"pairs": 12, "stop": True})

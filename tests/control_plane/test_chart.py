@@ -592,6 +592,7 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "workloads.kueue.x-k8s.io": ("get", *LIST_WATCH, "patch"),
         "workloads/status.kueue.x-k8s.io": ("patch",),
         "energy.joulie.io": ("get",),
+        "powertrials.joulie.io": ("list",),
         "energybudgets.joulie.io": LIST_WATCH,
         "energybudgets/status.joulie.io": ("patch",),
         **dict.fromkeys(AUTOSCALERS, ("get", *LIST_WATCH, "patch")),

@@ -111,7 +111,8 @@ WRITTEN_BY_JOULIE = {
     names.POWER_PROFILE_LABEL, names.DRAINING_LABEL, names.RESTORE_PENDING_LABEL, names.TRIAL_LABEL,
     names.ASLEEP_TAINT, names.SLEEP_STATE_ANNOTATION, names.REMOVABLE_ANNOTATION,
     grid_names.GATE, grid_names.BUDGET_GATE, grid_names.LEARNED_RUNTIME, *grid_names.HELD_KEYS,
-    grid_names.HOLDOUT, grid_names.BIND_TIMESTAMP, grid_names.BIND_CARBON_INTENSITY, grid_names.BIND_ELECTRICITY_RATE,
+    grid_names.HOLDOUT, grid_names.TRIAL, grid_names.BIND_TIMESTAMP, grid_names.BIND_CARBON_INTENSITY,
+    grid_names.BIND_ELECTRICITY_RATE,
     grid_names.CHOSEN_ZONE, grid_names.REPLICA_CEILING, grid_names.BUDGET_EXCEEDED,
     grid_names.BUDGET_EXCEEDED_BY, grid_names.ENERGY_USAGE_KWH,
 }  # fmt: skip

@@ -3,11 +3,13 @@
 import asyncio
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.errors import KubernetesError
-from joulie.adapters.kubernetes.resources import CONFIG_MAPS, JOBS, NAMESPACES, PODS
+from joulie.adapters.kubernetes.power_trials import stored_workload_protocol
+from joulie.adapters.kubernetes.resources import CONFIG_MAPS, JOBS, NAMESPACES, PODS, POWER_TRIALS
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.grid import controller, deferrals, jobs, metrics, pending
 from joulie.apps.grid.apply import PodWriter
@@ -18,8 +20,11 @@ from joulie.domain.grid.release import Limits
 from joulie.domain.grid.request import Asked, GridDefaults, GridRequest
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Period
+from joulie.domain.mode import Mode
 from joulie.domain.trial.holdout import left_out
-from support.grid_stage import NS, ZONE, play
+from joulie.domain.trial.protocol import Arm
+from joulie.domain.trial.workload_protocol import WorkloadProtocol
+from support.grid_stage import EPOCH_S, NS, ZONE, play
 
 pytestmark = pytest.mark.slow  # whole controllers on the fake cluster
 
@@ -1058,14 +1063,84 @@ def test_pods_of_one_owner_are_drawn_together_and_what_does_not_ask_is_not_drawn
     pods = [GatedPod(uid, 0.0, 0, Owner("Job", "train", "job-uid"), Asking()) for uid in ("a", "b", "c")]
 
     def drawn(pod, request, settled=None):
-        return deferrals.in_holdout(pod, pending.Deferral(ZONE, Waiting(request, 0.0), settled), 0.5)
+        deferral = pending.Deferral(ZONE, Waiting(request, 0.0), settled)
+        return deferrals.by_chance(Key(NS, "pod"), pod, deferral, pod.owner, (), 0.5)
 
-    assert len({drawn(pod, asks).holdout for pod in pods}) == 1
-    assert drawn(pods[0], silent).holdout == ""
-    assert drawn(pods[0], replace(asks, skip=True)).holdout == ""
+    assert len({drawn(pod, asks).drawn for pod in pods}) == 1
+    assert drawn(pods[0], silent).drawn is None
+    assert drawn(pods[0], replace(asks, skip=True)).drawn is None
     never = Release(ReleaseReason.REPLACEMENT, "")
     assert drawn(pods[0], asks, never).settled is never
-    assert deferrals.in_holdout(pods[0], pending.Deferral(ZONE, Waiting(asks, 0.0)), 0.0).holdout == ""
+    plain = pending.Deferral(ZONE, Waiting(asks, 0.0))
+    assert deferrals.by_chance(Key(NS, "pod"), pods[0], plain, None, (), 0.0) is plain
+
+
+DAY_S = 86400.0
+JULY = WorkloadProtocol(EPOCH_S, EPOCH_S + DAY_S, 7)
+
+
+async def begin_trial(stage, protocol=JULY, name="july"):
+    await stage.client.create(POWER_TRIALS, {"metadata": {"name": name}, "spec": {"judges": "deferral"}})
+    status = {"status": {"workloads": msgspec.to_builtins(stored_workload_protocol(protocol))}}
+    await stage.client.patch(POWER_TRIALS, name, status, subresource="status")
+    await stage.term.trials.look()
+
+
+def test_a_trial_draws_whole_workloads_in_place_of_the_holdout(tmp_path):
+    async def body(stage):
+        await stage.pod("before")
+        stage.now_s = stage.clock.now_s = EPOCH_S + 60.0
+        await begin_trial(stage, WorkloadProtocol(EPOCH_S + 30.0, EPOCH_S + DAY_S, 7))
+        workloads = [f"train-{letter}" for letter in "abcdefgh"]
+        for workload in workloads:
+            for run in (1, 2):  # two runs of one CronJob are one draw
+                owner = await stage.job(f"{workload}-2938475{run}")
+                await stage.pod(f"{workload}-2938475{run}-x", owner=owner)
+        await stage.look()
+        at_once = {one for one in workloads if JULY.arm_of(NS, one) is Arm.CONTROL}
+        assert 0 < len(at_once) < 8
+        waiting = set(await stage.gated()) - {"before"}
+        assert waiting == {f"{one}-2938475{run}-x" for one in set(workloads) - at_once for run in (1, 2)}
+        stage.carbon.values[ZONE] = 100.0
+        await stage.look(600.0)
+        for workload in workloads:
+            noted = (await stage.client.get(PODS, f"{workload}-29384751-x", namespace=NS)).metadata.annotations
+            assert noted[names.TRIAL] == f"july {'at-once' if workload in at_once else 'waits'} {workload}"
+            assert names.HOLDOUT not in noted
+        noted = (await stage.client.get(PODS, "before", namespace=NS)).metadata.annotations
+        assert (names.TRIAL in noted, names.HOLDOUT in noted) == (False, True), "created before the trial"
+
+    play(body, tmp_path, holdout_share=0.5)
+
+
+def test_a_trial_that_begins_or_cannot_be_read_changes_no_pod_of_before(tmp_path):
+    async def body(stage):
+        await stage.pod("web")
+        await stage.look()
+        broken = WorkloadProtocol(EPOCH_S, EPOCH_S + DAY_S, 7)
+        await begin_trial(stage, broken)
+        status = {"status": {"workloads": {"startTime": "soon", "endTime": "late", "seed": 1}}}
+        await stage.client.patch(POWER_TRIALS, "july", status, subresource="status")
+        await stage.term.trials.look()
+        assert stage.term.trials.known == ()
+        await stage.look()
+        assert await stage.gated() == ["web"]
+
+    play(body, tmp_path)
+
+
+def test_observed_namespaces_take_no_part_in_a_trial(tmp_path):
+    async def body(stage):
+        await begin_trial(stage)
+        for number in range(6):
+            await stage.pod(f"web-{number}")
+        await stage.look()
+        assert await stage.gated() == []
+        for number in range(6):
+            pod = await stage.client.get(PODS, f"web-{number}", namespace=NS)
+            assert names.TRIAL not in pod.metadata.annotations
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
 
 
 def test_what_is_odd_about_one_pod_holds_no_other(tmp_path, monkeypatch):

@@ -3,13 +3,15 @@
 import pytest
 
 from joulie.adapters.kubernetes import names
-from joulie.adapters.kubernetes.power_trials import protocol_of
+from joulie.adapters.kubernetes.power_trials import protocol_of, workload_protocol_of
 from joulie.adapters.kubernetes.resources import NODES, PODS, POWER_TRIALS
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.operator.trials import LOOK_S
+from joulie.domain.grid.names import TRIAL
 from joulie.domain.mode import Mode
 from joulie.domain.policy import PodPhase
 from joulie.domain.trial.protocol import Arm, arms
+from joulie.domain.trial.workload_protocol import Drawn, WorkloadProtocol
 from support.operator_stage import LABELS, play, until
 
 pytestmark = pytest.mark.slow
@@ -234,7 +236,7 @@ async def run_jobs(stage, protocol, count, treated_s, failed=False):
 async def create_pod(stage, name, node):
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": True}
     meta = {"name": name, "ownerReferences": [owner]}
-    spec = {"nodeName": node, "containers": [{"name": "c"}]}
+    spec = {"nodeName": node, "containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}]}
     await stage.client.create(PODS, {"metadata": meta, "spec": spec}, "default")
     status = {"phase": "Running", "startTime": rfc3339(stage.now_s)}
     await stage.client.patch(PODS, name, {"status": status}, namespace="default", subresource="status")
@@ -299,5 +301,107 @@ def test_the_guard_ends_a_trial_that_harms_pods_and_a_new_leader_leaves_it_ended
         assert await look(stage, HOUR_S) == dict.fromkeys(FLEET, (None, None))
         assert reason(await trial(stage)) == "GuardBroken"
         assert {shown_guard(stage, "pods", arm=arm.value) for arm in Arm} == {None}, "nothing is judged any more"
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
+
+
+# ---- deferral
+
+DAY_S = 24 * HOUR_S
+
+
+async def begin_deferral(stage, name="july", **spec):
+    body = {"metadata": {"name": name}, "spec": {"judges": "deferral", "days": 2} | spec}
+    await stage.client.create(POWER_TRIALS, body)
+    await look(stage)
+    return (await trial(stage, name)).status
+
+
+def test_a_trial_of_deferral_is_drawn_without_nodes_and_labels_none(tmp_path):
+    async def body(stage):
+        status = await begin_deferral(stage, seed=9)
+        began_s = stage.now_s
+        assert workload_protocol_of(await trial(stage)) == WorkloadProtocol(began_s, began_s + 2 * DAY_S, 9)
+        assert (status.protocol, reason(await trial(stage)), status.conditions[0].message) == (
+            None, "Assigning", "day 1 of 2",
+        )  # fmt: skip
+        await fleet(stage)
+        await create(stage, "blocks")
+        assert set((await look(stage, DAY_S)).values()) == {(None, None)}
+        assert (await trial(stage)).status.conditions[0].message == "day 2 of 2"
+        assert reason(await trial(stage, "blocks")) == "Waiting", "one at a time"
+        shown = stage.metrics.registry.get_sample_value
+        assert shown("joulie_operator_trials", {"reason": "Assigning"}) == 1.0
+        await look(stage, DAY_S)
+        assert reason(await trial(stage)) == "Completed"
+        assert (await trial(stage)).status.workloads == status.workloads
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
+
+
+def test_a_trial_of_deferral_that_is_stopped_draws_no_pod_that_comes_later(tmp_path):
+    async def body(stage):
+        await begin_deferral(stage)
+        stage.now_s += HOUR_S
+        await stage.client.patch(POWER_TRIALS, "july", {"spec": {"stop": True}})
+        await look(stage)
+        stopped = workload_protocol_of(await trial(stage))
+        assert (stopped.covers(stage.now_s - 1.0), stopped.covers(stage.now_s)) == (True, False)
+        await look(stage, HOUR_S)
+        assert workload_protocol_of(await trial(stage)) == stopped
+        later = await begin_deferral(stage, "later", startTime=rfc3339(stage.now_s + HOUR_S))
+        assert later.conditions[0].reason == "Waiting"
+        await stage.client.patch(POWER_TRIALS, "later", {"spec": {"stop": True}})
+        await look(stage)
+        never = workload_protocol_of(await trial(stage, "later"))
+        assert never.start_s == never.end_s, "stopped before it began"
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
+
+
+@pytest.mark.parametrize(("bound_min", "why"), [(30, "pods of workloads that wait do so for 60"), (90, None)])
+def test_the_guard_ends_a_trial_of_deferral_by_the_waits_of_workloads(tmp_path, bound_min, why):
+    async def body(stage):
+        await stage.add_node("node-0")
+        await begin_deferral(stage, guard={"maxWaitMinutes": bound_min})
+        protocol = workload_protocol_of(await trial(stage))
+        stage.now_s += 60.0
+        drawn = {f"train-of-{place}": protocol.arm_of("default", f"train-of-{place}") for place in range(30)}
+        for name, arm in drawn.items():
+            meta = {"name": name, "annotations": {TRIAL: str(Drawn("july", arm, name))}}
+            spec = {"nodeName": "node-0", "containers": [{"name": "c"}]}
+            await stage.client.create(PODS, {"metadata": meta, "spec": spec}, "default")
+        await until(lambda: len(stage.view.pods) == len(drawn))
+        await look(stage)
+        stage.now_s += HOUR_S
+        for name in drawn:
+            status = {"phase": "Running", "startTime": rfc3339(stage.now_s)}
+            await stage.client.patch(PODS, name, {"status": status}, namespace="default", subresource="status")
+        await until(lambda: all(running(stage, name) for name in drawn))
+        await look(stage)
+        await finish(stage, ["node-0"], 600.0, failed=False)
+        found = await trial(stage)
+        assert reason(found) == ("Assigning" if why is None else "GuardBroken")
+        assert (why or "day 1 of 2") in found.status.conditions[0].message
+        assert workload_protocol_of(found).covers(stage.now_s) is (why is None)
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
+
+
+# ---- washout
+
+
+@pytest.mark.parametrize(("pods", "minutes"), [(24, 20), (8, 30)])
+def test_a_washout_follows_the_pods_that_run_at_the_draw(tmp_path, pods, minutes):
+    async def body(stage):
+        await fleet(stage)
+        for number in range(pods):
+            await create_pod(stage, f"pod-{number}", FLEET[number % len(FLEET)])
+        await stage.step()
+        stage.now_s += 20 * 60.0
+        body = {"metadata": {"name": "july"}, "spec": {"pairs": 12, "blockMinutes": 60, "washout": "auto"}}
+        await stage.client.create(POWER_TRIALS, body)
+        await look(stage)
+        assert (await trial(stage)).status.protocol.washout_minutes == minutes
 
     play(body, tmp_path, mode=Mode.OBSERVE)

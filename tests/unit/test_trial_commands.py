@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulie.adapters.kubernetes.power_trials import stored_protocol
+from joulie.adapters.kubernetes.power_trials import stored_protocol, stored_workload_protocol
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.recording_files import Head, RecordingFiles
 from joulie.apps.cli.main import main
@@ -19,6 +19,7 @@ from joulie.domain.recording import Exit, NodeRecord, Period, PodRecord
 from joulie.domain.trial.draw import TrialNode, draw
 from joulie.domain.trial.measure import Metered, measure
 from joulie.domain.trial.protocol import Arm
+from joulie.domain.trial.workload_protocol import Drawn, WorkloadProtocol
 
 pytestmark = pytest.mark.slow
 
@@ -273,3 +274,88 @@ def test_pods_that_failed_or_still_run_are_no_work():
 
 def test_times_of_the_draw_are_whole_seconds():
     assert stored_protocol(drawn()).start_time == rfc3339(START_S)
+
+
+# ---- deferral
+
+WORKLOADS = WorkloadProtocol(START_S, START_S + 48 * HOUR_S, 7)
+
+
+def deferred(folder, ratio, workloads=24, unmetered=0, ended=True):
+    """Pods of workloads every six hours, a day before a trial and two days in it; those that wait, wait two hours."""
+    pods, energy = [], []
+    for number in range(workloads):
+        name = f"nightly-of-{number}"
+        waits = WORKLOADS.arm_of("ml", name) is Arm.TREATMENT
+        for run in range(12):
+            came_s = START_S + (6 * run - 24) * HOUR_S
+            in_trial = came_s >= START_S
+            starts_s = came_s + (2 * HOUR_S if waits and in_trial else 60.0)
+            drawn_as = Drawn("july", Arm.TREATMENT if waits else Arm.CONTROL, name)
+            uid = f"{name}-{run}"
+            done = ended or not waits or run < 11
+            noted = drawn_as.recorded if in_trial else {}
+            one = PodRecord(uid, "ml", uid, "Job", f"{name}-{29384700 + run}", cpu_cores=4.0, arrived_s=came_s,
+                            started_s=starts_s, ended_s=starts_s + HOUR_S if done else None, node="n0",
+                            exit=Exit.SUCCEEDED if done else None, **noted)  # fmt: skip
+            pods.append(one)
+            kwh = (1.0 + number) * (ratio if waits and in_trial else 1.0)
+            if number * 12 + run >= unmetered:
+                energy.append({"uid": uid, "zone": "DE", "from_s": starts_s, "until_s": starts_s + HOUR_S,
+                               "energy_j": 3.6e6 * kwh})  # fmt: skip
+    period = Period(START_S - 24 * HOUR_S, START_S + 60 * HOUR_S)
+    files = RecordingFiles.create(folder, Head(period, STEP_S, anonymised=False))
+    files.write("pods", [msgspec.to_builtins(one) for one in pods])
+    for hour in period.hours:
+        files.write("energy", [one for one in energy if hour.from_s <= one["from_s"] < hour.until_s], hour)
+        signal = {"zone": "DE", "from_s": hour.from_s, "until_s": hour.until_s, "intensity_g_per_kwh": 300.0}
+        files.write("signals", [signal], hour)
+    return folder
+
+
+def deferral_file(folder):
+    status = msgspec.to_builtins(stored_workload_protocol(WORKLOADS))
+    body = {"apiVersion": "joulie.io/v1alpha1", "kind": "PowerTrial", "metadata": {"name": "july"},
+            "spec": {"judges": "deferral"}, "status": {"workloads": status}}  # fmt: skip
+    path = folder / "deferral.json"
+    path.write_text(json.dumps(body))
+    return path
+
+
+def test_a_trial_of_deferral_is_reported_by_workloads_and_can_be_recomputed(joulie, tmp_path):
+    folder, page = deferred(tmp_path / "month", 0.8), tmp_path / "july.html"
+    arguments = ("trial", "report", folder, "--file", deferral_file(tmp_path))
+    status, out, err = joulie(*arguments, "--html", page)
+    assert (status, err) == (0, "")
+    counts = [arm for number in range(24) if (arm := WORKLOADS.arm_of("ml", f"nightly-of-{number}"))]
+    waited = counts.count(Arm.TREATMENT)
+    said = f"waiting saved 20.0% of the carbon emissions per work, 95 % interval 20.0% to 20.0%, {waited} workloads"
+    assert said in out
+    assert "pods started 2.0 h later on average (2.0 to 2.0)" in out
+    assert "Waiting saved 20.0% of the energy per work" in out
+    assert said in page.read_text()
+    assert "<script" not in page.read_text()
+    document = json.loads(joulie(*arguments, "-o", "json")[1])
+    ratios = {}
+    for arm in Arm:
+        own = [one["carbon"] for one in document["workloads"] if one["arm"] == arm.value]
+        ratios[arm] = sum(one["measured"] for one in own) / sum(one["expected"] for one in own)
+    found = document["savings"]["carbon"]
+    assert 1.0 - ratios[Arm.TREATMENT] / ratios[Arm.CONTROL] == pytest.approx(found["value"])
+    again = WorkloadProtocol(START_S, START_S, document["protocol"]["seed"])
+    assert all(again.arm_of(one["namespace"], one["workload"]) == one["arm"] for one in document["workloads"])
+    assert "cost" not in document["savings"]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "why"),
+    [
+        ({"unmetered": 200}, "LEDGER_HOURS_RETENTION"),
+        ({"ended": False}, "record until the last of them has ended"),
+        ({"workloads": 0}, "holds no pod of the trial"),
+    ],
+)
+def test_no_saving_by_deferral_is_given_where_pods_are_missing(joulie, tmp_path, recorded, why):
+    folder = deferred(tmp_path / "month", 0.8, **recorded)
+    status, out, _ = joulie("trial", "report", folder, "--file", deferral_file(tmp_path))
+    assert (status, "no saving can be given: " in out, why in out) == (1, True, True)

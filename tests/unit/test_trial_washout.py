@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulie.domain.recording import Exit, PodRecord
-from joulie.domain.trial.washout import LEFT, LONGEST, runtimes_s, still_running, washout_s
+from joulie.domain.trial.washout import (
+    LEFT,
+    LONGEST,
+    MIN_RUNNING,
+    runtimes_s,
+    still_running,
+    washout_by_ages_s,
+    washout_s,
+)
 from joulie.domain.units import InvalidQuantityError
 
 BLOCK_S = 6 * 3600.0
@@ -72,3 +80,25 @@ def test_only_pods_that_completed_have_a_runtime():
 def test_a_time_that_is_none_is_refused(after_s):
     with pytest.raises(InvalidQuantityError):
         still_running([(1.0, 1.0)], after_s)
+
+
+def test_the_ages_of_what_runs_say_what_the_runtimes_say():
+    rng = np.random.default_rng(5)
+    starts_s = rng.uniform(0.0, 1e6, 40_000)
+    sizes = rng.choice([1.0, 4.0], len(starts_s))
+    lengths_s = rng.lognormal(math.log(1200.0), 1.0, len(starts_s))
+    found_s = []
+    for now_s in rng.uniform(2e5, 9e5, 300):
+        there = (starts_s <= now_s) & (now_s < starts_s + lengths_s)
+        found_s.append(washout_by_ages_s(zip(now_s - starts_s[there], sizes[there], strict=True), BLOCK_S))
+    known_s = washout_s(zip(lengths_s, sizes, strict=True), BLOCK_S)
+    assert np.median(found_s) == pytest.approx(known_s, rel=0.05)
+
+
+def test_too_few_running_pods_say_nothing_and_no_washout_is_longer_than_half_a_block():
+    assert washout_by_ages_s([(600.0, 1.0)] * (MIN_RUNNING - 1), BLOCK_S) is None
+    assert washout_by_ages_s([(600.0, 0.0)] * 99, BLOCK_S) is None
+    assert washout_by_ages_s([(601.0, 1.0)] * MIN_RUNNING, BLOCK_S) == 660.0
+    assert washout_by_ages_s([(1e6, 1.0)] * MIN_RUNNING, BLOCK_S) == LONGEST * BLOCK_S
+    one_old = [(1e6, 1.0)] + [(60.0, 1.0)] * MIN_RUNNING
+    assert washout_by_ages_s(one_old, BLOCK_S) == 60.0, "a tenth may still run"

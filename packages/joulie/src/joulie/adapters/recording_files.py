@@ -7,6 +7,7 @@ by writing what is absent.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -16,8 +17,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from joulie.domain.quantities import JOULES_PER_KWH, SECONDS_PER_HOUR
 from joulie.domain.recording import FORMAT, NodeRecord, Period, PodRecord, merge_pods
 from joulie.domain.trial.progress import Course
+from joulie.domain.trial.workload_measure import Accounted, Used
 from joulie.domain.units import FloatArray
 from joulie.domain.usage import PodKey
 
@@ -203,6 +206,30 @@ class RecordingFiles:
             for key, own in by_pod.items()
         }
 
+    def accounted(self) -> Accounted:
+        """What the ledger knew of each pod, and the signals by hour, over zones by the energy of the whole recording.
+
+        The mean over zones is the same for every pod, wherever it ran.
+
+        Raises:
+            RecordingError: a file is damaged.
+        """
+        hour = (pl.col("from_s") / SECONDS_PER_HOUR).floor().cast(pl.Int64).alias("hour")
+        energy = self.table("energy").with_columns(hour, kwh=pl.col("energy_j") / JOULES_PER_KWH)
+        signals = self.table("signals").with_columns(hour)
+        joined = energy.join(signals.drop("from_s", "until_s"), on=["zone", "hour"], how="left", maintain_order="left")
+        # A sum with an unknown part is unknown.
+        pods = joined.group_by("uid", maintain_order=True).agg(
+            pl.col("kwh").sum(),
+            carbon=(pl.col("kwh") * pl.col("intensity_g_per_kwh").fill_null(math.nan)).sum(),
+            cost=(pl.col("kwh") * pl.col("price_per_kwh").fill_null(math.nan)).sum(),
+            covered_s=(pl.col("until_s") - pl.col("from_s")).sum(),
+        )
+        used = {uid: Used(*rest) for uid, *rest in pods.iter_rows()}
+        weights = energy.group_by("zone").agg(weight=pl.col("kwh").sum())
+        weighted = signals.join(weights, on="zone")
+        return Accounted(used, _by_hour(weighted, "intensity_g_per_kwh"), _by_hour(weighted, "price_per_kwh"))
+
     def missing_hours(self, table: str) -> list[Period]:
         """Hours of which a table has no part."""
         return [hour for hour in self.head.period.hours if not self.has(table, hour)]
@@ -215,6 +242,13 @@ class RecordingFiles:
 def _schema(table: str) -> Mapping[str, Any]:
     record = _RECORDS.get(table)
     return SCHEMAS[table] if record is None else {one.name: _TYPES[str(one.type)] for one in fields(record)}
+
+
+def _by_hour(weighted: pl.DataFrame, column: str) -> dict[int, float]:
+    """Mean of a signal over zones by their weight, by hour."""
+    known = weighted.filter(pl.col(column).is_not_null() & (pl.col("weight") > 0.0))
+    found = known.group_by("hour").agg((pl.col(column) * pl.col("weight")).sum() / pl.col("weight").sum())
+    return {int(hour): float(value) for hour, value in found.iter_rows()}
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -50,6 +50,9 @@ class PodRecord:
         node: that it ran on.
         exit: how it ended.
         progress_metric: counter of its work that it names; empty or None without one.
+        trial: name of the trial of deferral that it takes part in.
+        trial_arm: treatment (it waits) or control (it starts at once).
+        trial_workload: name by which its workload was drawn there.
     """
 
     uid: str
@@ -70,6 +73,9 @@ class PodRecord:
     node: str | None = None
     exit: str | None = None
     progress_metric: str | None = None
+    trial: str | None = None
+    trial_arm: str | None = None
+    trial_workload: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +177,7 @@ _KINDS = {
     "pod": "pod",
     "uid": "uid",
     "owner_name": "owner",
+    "trial_workload": "owner",
     "zone": "zone",
     "gates": "gates",
     "progress_metric": "metric",

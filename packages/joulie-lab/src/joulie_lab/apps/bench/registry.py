@@ -29,12 +29,24 @@ SUMMARIES = {
     "sleep-forecast": "waits and energy of nodes that sleep on days that the forecast of demand has not seen",
     "marginal-cluster": "marginal placement with nodes that sleep, natively and on a real control plane, at equal work",
     "trials": "how often the interval of a trial holds the truth, under what disturbs trials",
+    "deferral-trial": "how often the interval of a trial of deferral holds the truth, by draws of workloads",
     "holdout": "how often the live interval of a holdout holds the truth, and what is reported falsely",
     "live-trial": "a PowerTrial on a real control plane, faster than the clock, against the saving that is true",
 }
 """What each benchmark measures, by name."""
 PAGES = (
-    *("backtest", "capping", "deferral", "equal-work", "feeds", "fidelity", "holdout", "limits", "live-limits"),
+    *(
+        "backtest",
+        "capping",
+        "deferral",
+        "deferral-trial",
+        "equal-work",
+        "feeds",
+        "fidelity",
+        "holdout",
+        "limits",
+        "live-limits",
+    ),
     *("live-trial", "lives", "marginal-cluster", "native", "openb", "openb-cluster", "operator-step", "owners"),
     *("parity", "place", "power-estimate", "rack", "replay", "sleep", "sleep-forecast", "trials"),
 )

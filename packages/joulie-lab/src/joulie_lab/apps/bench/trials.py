@@ -62,13 +62,18 @@ def _rows(found: Mapping[str, Coverage]) -> list[tuple[str, ...]]:
 
 
 def figure(result: TrialsResult) -> Figure:
-    """How often the interval holds the truth, by setting, with two standard errors; 95 % is what it promises."""
+    """How often the interval holds the truth, by setting."""
+    return coverage_figure(result.settings)
+
+
+def coverage_figure(settings: Mapping[str, Coverage]) -> Figure:
+    """How often an interval holds the truth, by setting, with two standard errors; 95 % is what it promises."""
     drawn_figure, (axes,) = panels(1)
-    for place, one in enumerate(result.settings.values()):
+    for place, one in enumerate(settings.values()):
         error = 2.0 * math.sqrt(one.holds_pct * (100.0 - one.holds_pct) / one.trials)
         axes.errorbar(one.holds_pct, place, xerr=error, fmt="o", color="C0")
     axes.axvline(95.0, linestyle="--", color="grey")
-    axes.set_yticks(range(len(result.settings)), list(result.settings))
+    axes.set_yticks(range(len(settings)), list(settings))
     axes.invert_yaxis()
     axes.set(xlabel="trials whose interval holds the truth, %", xlim=(90.0, 100.0))
     return drawn_figure

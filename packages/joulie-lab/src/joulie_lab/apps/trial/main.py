@@ -10,7 +10,7 @@ import msgspec
 
 from joulie.adapters.kubernetes.api.v1alpha1 import PowerTrial
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.power_trials import protocol_of
+from joulie.adapters.kubernetes.power_trials import protocol_of, workload_protocol_of
 from joulie.adapters.kubernetes.resources import POWER_TRIALS
 from joulie.apps.kubectl.options import cluster_options, output_option, run_with_client
 from joulie.domain.durations import duration_s
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from joulie.domain.trial.measure import Metered
     from joulie_lab.apps.trial.plan import TrialPlan
     from joulie_lab.apps.trial.result import TrialReport
+    from joulie_lab.apps.trial.workloads import WorkloadReport
 
 _recording = click.argument("recording", type=click.Path(exists=True, file_okay=False, path_type=Path))
 
@@ -96,33 +97,48 @@ def report_command(
 ) -> int:
     """What a trial saved, from a RECORDING of its time.
 
-    JSON and YAML hold the draw, and the energy and work of every node and block, to compute the saving again.
+    JSON and YAML hold the draw, and the energy and work of every node and block, or of every workload, to compute the
+    saving again.
 
     Exit codes: 0 a saving; 1 none can be given, and why is printed; 2 for user errors.
     """
-    from joulie_lab.apps.trial.result import report
+    from joulie_lab.apps.trial.result import TrialReport
     from joulie_lab.program.outputs import Outputs
 
     if (name is None) == (file is None):
         raise UserError("name the trial with --trial NAME, or its file with --file FILE")
     one = _read(file) if file is not None else _fetched(name or "", kubeconfig, context)
     try:
-        protocol = protocol_of(one)
-        if protocol is None:
-            raise UserError(f"trial {one.metadata.name} is not drawn yet: its status has no protocol")
-        files = _open(recording)
-        found = report(one.metadata.name, protocol, files.pods(), _metered(files), max_both_arms / 100.0)
+        found = _reported(one, _open(recording), max_both_arms / 100.0)
     except ValueError as error:
         raise UserError(str(error)) from error
     with Outputs() as outputs:
         page = outputs.file("--html", html)
-        _print_report(found) if output == "table" else print_document(found.document(), output)
+        if output != "table":
+            print_document(found.document(), output)
+        elif isinstance(found, TrialReport):
+            _print_report(found)
+        else:
+            _print_workloads(found)
         if page:
-            from joulie_lab.apps.trial.page import render
+            from joulie_lab.apps.trial.page import render, render_workloads
 
-            page.write_text(render(found), encoding="utf-8")
+            text = render(found) if isinstance(found, TrialReport) else render_workloads(found)
+            page.write_text(text, encoding="utf-8")
         outputs.commit()
     return 1 if found.refused else 0
+
+
+def _reported(one: PowerTrial, files: RecordingFiles, max_both_arms: float) -> TrialReport | WorkloadReport:
+    from joulie_lab.apps.trial.result import report
+    from joulie_lab.apps.trial.workloads import workload_report
+
+    name, protocol, workloads = one.metadata.name, protocol_of(one), workload_protocol_of(one)
+    if workloads is not None:
+        return workload_report(name, workloads, files.pods(), files.accounted(), named=not files.head.anonymised)
+    if protocol is None:
+        raise UserError(f"trial {name} is not drawn yet: its status has no protocol")
+    return report(name, protocol, files.pods(), _metered(files), max_both_arms)
 
 
 def _open(folder: Path) -> RecordingFiles:
@@ -203,5 +219,18 @@ def _print_report(found: TrialReport) -> None:
     ]
     print_table("Pairs of blocks", ("PAIR", "ENFORCED", "SAVED, LOG %", "NODES", "LEFT OUT BECAUSE"), rows)
     print_table("What work is counted by", UNIT_COLUMNS, found.unit_rows)
+    for note in found.notes:
+        click.echo(f"- {note}")
+
+
+def _print_workloads(found: WorkloadReport) -> None:
+    from joulie_lab.apps.trial.workloads import ARM_COLUMNS, COLUMNS
+
+    click.echo(found.headline)
+    for one in found.others:
+        click.echo(one)
+    click.echo()
+    print_table("Arms", ARM_COLUMNS, found.arm_rows)
+    print_table("Workloads", COLUMNS, found.rows)
     for note in found.notes:
         click.echo(f"- {note}")

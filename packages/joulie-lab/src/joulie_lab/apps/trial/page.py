@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from joulie import __version__
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.domain.trial.estimate import Contrast
 from joulie_lab.apps.trial.result import TrialReport, saving_words
+from joulie_lab.apps.trial.workloads import ARM_COLUMNS, COLUMNS, WorkloadReport
 
 _LEFT, _WIDTH, _TOP, _HEIGHT = 60.0, 920.0, 20.0, 220.0
 _TICKS = 5
@@ -38,11 +39,8 @@ class _Plot:
 
 def render(report: TrialReport) -> str:
     """Render the page."""
-    environment = Environment(
-        loader=PackageLoader("joulie_lab.simulation.report"), autoescape=True, undefined=StrictUndefined
-    )
     whole = report.result.whole
-    return environment.get_template("trial.html").render(
+    return _template("trial.html").render(
         version=__version__,
         name=report.name,
         report=report,
@@ -50,6 +48,25 @@ def render(report: TrialReport) -> str:
         plot=_plot(report),
         rows=list(_rows(report)),
     )
+
+
+def render_workloads(report: WorkloadReport) -> str:
+    """Render the page of a trial of deferral."""
+    return _template("trial_workloads.html").render(
+        version=__version__,
+        report=report,
+        start=rfc3339(report.protocol.start_s),
+        end=rfc3339(report.protocol.end_s),
+        arm_columns=[one.capitalize() for one in ARM_COLUMNS],
+        columns=[one.capitalize() for one in COLUMNS],
+    )
+
+
+def _template(name: str) -> Template:
+    environment = Environment(
+        loader=PackageLoader("joulie_lab.simulation.report"), autoescape=True, undefined=StrictUndefined
+    )
+    return environment.get_template(name)
 
 
 def _saved(one: Contrast) -> float | None:

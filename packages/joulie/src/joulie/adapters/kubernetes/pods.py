@@ -23,6 +23,7 @@ from joulie.adapters.kubernetes.placement import placement
 from joulie.adapters.kubernetes.requests import Requests, memory_limit_gib, pod_requests
 from joulie.adapters.kubernetes.times import time_or_none
 from joulie.domain.drain import GuardedPod
+from joulie.domain.grid.names import TRIAL
 from joulie.domain.policy import MIN_CONFIDENCE, Intensity, PodDemand, PodPhase, PowerConstraint, WorkloadClass
 from joulie.domain.profiles.profile import Hints
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
@@ -138,6 +139,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
         progress_metric: counter of its work; empty without one.
         gpu_power_limit_w: upper bound of the limit of its GPUs that it states, W; None if absent or invalid.
         priority: value of its PriorityClass; 0 without one.
+        drawn: its annotation joulie.io/grid-trial, which `joulie.domain.trial.workload_protocol` reads; empty without.
         claimed_gpus: GPUs among `requests` that these claims give to it; 0 until they were looked up.
     """
 
@@ -171,6 +173,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     gpu_limits: bool | None = None
     progress_metric: str = ""
     gpu_power_limit_w: float | None = None
+    drawn: str = ""
 
     @property
     def hints(self) -> Hints:
@@ -265,6 +268,7 @@ def pod_facts(pod: Pod, profile_key: str = names.POWER_PROFILE_LABEL) -> PodFact
         gpu_limits=gpu_limits,
         progress_metric=progress_metric,
         gpu_power_limit_w=gpu_power_limit_w,
+        drawn=meta.annotations.get(TRIAL, ""),
     )
 
 

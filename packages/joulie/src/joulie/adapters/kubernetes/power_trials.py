@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from joulie.adapters.kubernetes.api.v1alpha1 import PowerTrial, TrialProtocol
+from joulie.adapters.kubernetes.api.v1alpha1 import PowerTrial, TrialProtocol, WorkloadDraw
 from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
 from joulie.domain.quantities import SECONDS_PER_MINUTE
 from joulie.domain.trial.guard import Bounds
 from joulie.domain.trial.protocol import Protocol, Treated
+from joulie.domain.trial.workload_protocol import WorkloadProtocol
 
 RUNNING = "Running"
 """Type of a trial's condition."""
@@ -46,6 +47,23 @@ def stored_protocol(protocol: Protocol) -> TrialProtocol:
         left_out=protocol.left_out,
         order=tuple(one.value for one in protocol.order),
     )
+
+
+def workload_protocol_of(trial: PowerTrial) -> WorkloadProtocol | None:
+    """The draw of a trial of deferral; None before it is drawn.
+
+    Raises:
+        ValueError: the stored draw is broken: nobody but the operator writes it.
+    """
+    stored = trial.status.workloads
+    if stored is None:
+        return None
+    return WorkloadProtocol(parse_rfc3339(stored.start_time), parse_rfc3339(stored.end_time), stored.seed)
+
+
+def stored_workload_protocol(protocol: WorkloadProtocol) -> WorkloadDraw:
+    """The draw of a trial of deferral as its status keeps it; it starts and ends at whole seconds."""
+    return WorkloadDraw(rfc3339(protocol.start_s), rfc3339(protocol.end_s), protocol.seed)
 
 
 def bounds_of(trial: PowerTrial) -> Bounds | None:

@@ -11,6 +11,7 @@ from joulie.adapters.prometheus.answers import History
 from joulie.adapters.prometheus.client import Prometheus
 from joulie.adapters.prometheus.pods import pod_of
 from joulie.domain.recording import Exit, PodRecord
+from joulie.domain.trial.workload_protocol import Drawn
 from joulie.domain.usage import METRIC_NAME, PodKey
 
 _TIMES = {
@@ -26,6 +27,7 @@ _PHASE = "kube_pod_status_phase"
 _ANNOTATIONS = "kube_pod_annotations"
 _CLASS = "annotation_joulie_io_workload_class"
 _PROGRESS = "annotation_joulie_io_progress_metric"
+_TRIAL = "annotation_joulie_io_grid_trial"
 _BYTES_PER_GIB = 1024.0**3
 _VENDORS = {"nvidia_com_gpu": "NVIDIA", "amd_com_gpu": "AMD"}
 _EXITS = {"Succeeded": Exit.SUCCEEDED, "Failed": Exit.FAILED}
@@ -67,6 +69,8 @@ async def past_pods(prometheus: Prometheus, from_s: float, until_s: float) -> li
             update(labels, key, workload_class=labels[_CLASS])
         if METRIC_NAME.fullmatch(labels.get(_PROGRESS, "")):
             update(labels, key, progress_metric=labels[_PROGRESS])
+        if (drawn := Drawn.read(labels.get(_TRIAL, ""))) is not None:
+            update(labels, key, **drawn.recorded)
     for (uid, key), known in _requests(answers[_REQUESTS], uid_of).items():
         update({"uid": uid}, key, **known)
     return list(pods.values())

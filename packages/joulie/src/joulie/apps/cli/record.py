@@ -33,11 +33,13 @@ from joulie.apps.accounting.facts import keep_hardware, keep_pod
 from joulie.apps.kubectl.options import cluster_options, run_with_client
 from joulie.domain.accounting.records import ExportRow
 from joulie.domain.durations import duration_s
+from joulie.domain.grid import names
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import GPU_RESOURCES, ReportedHardware, resolve
 from joulie.domain.power.cpu import CpuPower
 from joulie.domain.quantities import JOULES_PER_KWH
 from joulie.domain.recording import Exit, NodeRecord, Period, PodRecord, Pseudonyms
+from joulie.domain.trial.workload_protocol import Drawn
 from joulie.domain.usage import PodKey
 from joulie.ports import LedgerError
 from joulie.program.documents import print_document
@@ -268,6 +270,7 @@ def pod_record(pod: PodWithContainers) -> PodRecord:
     """A pod as the API server tells it."""
     facts, ran = pod_facts(pod), keep_pod(pod)
     scheduled = (one for one in pod.status.conditions if one.type == "PodScheduled" and one.status == "True")
+    drawn = Drawn.read(pod.metadata.annotations.get(names.TRIAL, ""))
     return PodRecord(
         facts.uid,
         facts.namespace,
@@ -287,6 +290,7 @@ def pod_record(pod: PodWithContainers) -> PodRecord:
         node=facts.node_name or None,
         exit=_ENDS.get(pod.status.phase),
         progress_metric=facts.progress_metric or None,
+        **({} if drawn is None else drawn.recorded),
     )
 
 

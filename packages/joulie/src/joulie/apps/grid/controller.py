@@ -26,7 +26,7 @@ from joulie.apps.grid.apply import (
 )
 from joulie.apps.grid.budgets import BudgetHolds, BudgetSettings
 from joulie.apps.grid.ceilings import ReplicaCeilings
-from joulie.apps.grid.deferrals import deferral_of, in_holdout
+from joulie.apps.grid.deferrals import by_chance, deferral_of
 from joulie.apps.grid.dryrun import DryRun
 from joulie.apps.grid.facts import GatedPod
 from joulie.apps.grid.jobs import HOLDS_NOTHING, Change, InterruptibleJobs, JobWriter
@@ -37,7 +37,7 @@ from joulie.apps.grid.observe import GridView
 from joulie.apps.grid.pending import Deferral, PendingPod, PendingQueue, PodRelease
 from joulie.apps.grid.publisher import IntensityPublisher
 from joulie.apps.grid.settings import ControllerSettings
-from joulie.domain.grid import names
+from joulie.apps.grid.trials import DeferralTrials
 from joulie.domain.grid.deferral import Conditions, Release, ReleaseReason
 from joulie.domain.grid.interrupt import Run
 from joulie.domain.mode import Mode
@@ -71,6 +71,7 @@ class Controller:
     Attributes:
         pending: queue of deferred pods.
         jobs: interruptible Jobs.
+        trials: trials of deferral.
         budgets: holds and releases for EnergyBudgets.
         dry: the dry run; None if pods are really held in every namespace.
         ceilings: ceilings on the replicas of autoscalers; None if they are disabled.
@@ -128,6 +129,7 @@ class Controller:
             nominated=metrics.nominated,
         )
 
+        self.trials = DeferralTrials(client, view.decide_again)
         self._publisher = IntensityPublisher(
             client,
             settings.namespace,
@@ -170,6 +172,7 @@ class Controller:
                 group.create_task(self._keep_gating())
                 group.create_task(self._kueue.run())
                 group.create_task(self._publisher.run())
+                group.create_task(self.trials.run())
                 group.create_task(self.budgets.run())
                 if self.ceilings is not None:
                     group.create_task(self.ceilings.run())
@@ -199,6 +202,7 @@ class Controller:
     # ---- the step
 
     async def _run_steps(self) -> None:
+        await self.trials.looked.wait()  # else the first step would draw pods of a trial for the holdout
         while True:
             self._wake.clear()
             try:
@@ -329,7 +333,8 @@ class Controller:
             return Deferral(deferral.zone, deferral.waiting, Release(ReleaseReason.NOT_ASKED, HOLDS_NOTHING))
         job = self.jobs.of(key.namespace, pod.owner)
         if job is None:
-            return in_holdout(pod, deferral, self._settings.holdout_share)
+            top, share = self._view.top_of(key.namespace, pod.owner), self._settings.holdout_share
+            return by_chance(key, pod, deferral, top, self.trials.known, share)
         if not isinstance(job.decision, Run):
             return None
         return Deferral(
@@ -398,8 +403,8 @@ class Controller:
         inherited = {} if job is None or was_held(present) else inherited_at_release(job, now_s)
         noted = inherited | noted_at_release(conditions, present | inherited, now_s)
         noted |= noted_of_place(going.deferral.zones, going.zone)
-        if going.deferral.holdout:
-            noted[names.HOLDOUT] = going.deferral.holdout
+        if going.deferral.drawn is not None:
+            noted |= [going.deferral.drawn]
         await self._pods.lift(waiter.key, waiter.uid, noted)
         self._notices.released(going, now_s, was_held=held_before)
 

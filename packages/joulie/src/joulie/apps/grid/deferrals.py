@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from joulie.adapters.kubernetes.cache import Key
-from joulie.adapters.kubernetes.resources import DAEMON_SETS
+from joulie.adapters.kubernetes.resources import DAEMON_SETS, PODS
 from joulie.apps.grid.deadlines import finish_by_of
-from joulie.apps.grid.facts import GatedPod, ReplicasFacts
+from joulie.apps.grid.facts import GatedPod, Owner, ReplicasFacts
 from joulie.apps.grid.observe import GridView
 from joulie.apps.grid.pending import Deferral
+from joulie.apps.grid.trials import DeferralTrial
+from joulie.domain.grid import names
 from joulie.domain.grid.deferral import Release, ReleaseReason, Waiting
 from joulie.domain.grid.request import Asked, GridRequest
 from joulie.domain.trial.holdout import left_out
+from joulie.domain.trial.protocol import Arm
+from joulie.domain.trial.workload_protocol import Drawn, drawn_name
 
 
 def deferral_of(key: Key, pod: GatedPod, view: GridView, reachable: Collection[str] = frozenset()) -> Deferral:
@@ -46,17 +50,39 @@ def deferral_of(key: Key, pod: GatedPod, view: GridView, reachable: Collection[s
     return Deferral(zone, Waiting(request, since_s, finish_by), settled, tuple(others))
 
 
-def in_holdout(pod: GatedPod, deferral: Deferral, share: float) -> Deferral:
-    """The deferral of a pod where a share of the workloads is left alone by chance: it is settled for those.
+def by_chance(
+    key: Key, pod: GatedPod, deferral: Deferral, top: Owner | None, trials: Iterable[DeferralTrial], share: float
+) -> Deferral:
+    """The deferral of a pod where chance decides whether it waits: it is settled for what starts at once.
 
-    Pods of one owner are one workload.
+    A trial of deferral draws the pods that are created while it runs; the holdout draws the others. Pods of one owner
+    are one workload.
+
+    Args:
+        key: key of the pod.
+        pod: cached facts of the pod.
+        deferral: its deferral without chance.
+        top: the topmost owner that is known: the CronJob of a Job.
+        trials: trials of deferral.
+        share: share of the workloads that the holdout leaves alone.
     """
     asks = deferral.waiting.request.asked_by is not Asked.NOBODY and not deferral.waiting.request.skip
-    if not share or deferral.settled is not None or not asks:
+    if deferral.settled is not None or not asks:
         return deferral
+    workload = drawn_name(key.namespace, top.kind if top else PODS.kind, top.name if top else key.name)
+    trial = next((one for one in trials if one.protocol.covers(pod.created_s)), None)
+    if trial is not None and workload is not None:
+        drawn = Drawn(trial.name, trial.protocol.arm_of(key.namespace, workload), workload)
+        at_once = Release(ReleaseReason.TRIAL, f"starts at once, by chance, in trial {trial.name}")
+        settled = at_once if drawn.arm is Arm.CONTROL else None
+        return replace(deferral, settled=settled, drawn=(names.TRIAL, str(drawn)))
+    return _in_holdout(pod, deferral, share) if share else deferral
+
+
+def _in_holdout(pod: GatedPod, deferral: Deferral, share: float) -> Deferral:
     alone = left_out(pod.uid if pod.owner is None else pod.owner.uid, share)
     settled = Release(ReleaseReason.HOLDOUT, f"left alone by chance, as {share:.0%} of all are") if alone else None
-    return replace(deferral, settled=settled, holdout=f"{'left-alone' if alone else 'waits'} {share:g}")
+    return replace(deferral, settled=settled, drawn=(names.HOLDOUT, f"{'left-alone' if alone else 'waits'} {share:g}"))
 
 
 def _not_first(replicas: ReplicasFacts, pod: GatedPod, request: GridRequest) -> Release | None:

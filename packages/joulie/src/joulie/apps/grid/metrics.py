@@ -40,6 +40,7 @@ _RESULTS = {
     ReleaseReason.NOT_ASKED: "skipped",
     ReleaseReason.REPLACEMENT: "skipped",
     ReleaseReason.HOLDOUT: "skipped",
+    ReleaseReason.TRIAL: "skipped",
     ReleaseReason.MISSING: "signal_missing",
 }
 _SUCCESS = "success"

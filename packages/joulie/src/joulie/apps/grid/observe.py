@@ -124,6 +124,10 @@ class GridView(Watching):
         self.changed.update(self._pods.objects)
         self.jobs_changed.update(self._jobs.objects)
 
+    def decide_again(self) -> None:
+        """Mark all gated pods as changed."""
+        self._note(set(self._pods.objects), set())
+
     def stand_by(self) -> None:
         """Stop recording changes, which would accumulate while this replica does not lead."""
         self._attended = False
@@ -193,10 +197,14 @@ class GridView(Watching):
         request = requested(asking, owner, self.namespace(namespace), self._defaults)
         return request if self._runtimes is None else self._runtimes.apply(request, self._workload(namespace, owner))
 
+    def top_of(self, namespace: str, owner: Owner | None) -> Owner | None:
+        """The topmost owner that is known: of a Job made by a CronJob, the CronJob."""
+        job = _owned(self._jobs.objects, JOBS, namespace, owner)
+        return owner if job is None or job.owner is None else job.owner
+
     def _workload(self, namespace: str, owner: Owner | None) -> Workload | None:
         """Whose earlier runs a pod's or Job's is like; a Job made by a CronJob is the CronJob's."""
-        job = _owned(self._jobs.objects, JOBS, namespace, owner)
-        top = owner if job is None or job.owner is None else job.owner
+        top = self.top_of(namespace, owner)
         return None if top is None else workload_of(namespace, top.kind, top.name)
 
     def zone(self, request: GridRequest, asking: Asking) -> str:

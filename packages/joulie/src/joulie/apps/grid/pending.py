@@ -33,6 +33,7 @@ _AT_ONCE = frozenset(
         ReleaseReason.NOT_WATCHED,
         ReleaseReason.REPLACEMENT,
         ReleaseReason.HOLDOUT,
+        ReleaseReason.TRIAL,
     }
 )
 
@@ -50,14 +51,14 @@ class Deferral:
         waiting: their request and the start of their delay.
         settled: the decision, where it does not depend on the grid.
         others: other zones in which they may run.
-        holdout: whether chance leaves them alone, as it is noted on them; empty where nothing was drawn.
+        drawn: annotation that says what chance said of them, key and value; None where nothing was drawn.
     """
 
     zone: str
     waiting: Waiting
     settled: Release | None = None
     others: tuple[str, ...] = ()
-    holdout: str = ""
+    drawn: tuple[str, str] | None = None
 
     @property
     def zones(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from joulie.domain.trial.guard import Harm
 from joulie.domain.trial.protocol import Arm
 
-REASONS = ("InBlock", "Waiting", "Completed", "Stopped", "GuardBroken", "Invalid")
+REASONS = ("InBlock", "Assigning", "Waiting", "Completed", "Stopped", "GuardBroken", "Invalid")
 """Reasons of a trial's condition Running."""
 
 

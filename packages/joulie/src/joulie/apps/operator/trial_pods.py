@@ -9,6 +9,7 @@ from joulie.adapters.kubernetes.pods import PodFacts
 from joulie.domain.policy import PodPhase
 from joulie.domain.trial.guard import EndedPod
 from joulie.domain.trial.protocol import Arm, Protocol
+from joulie.domain.trial.workload_protocol import Drawn, WorkloadProtocol
 
 
 @dataclass(frozen=True)
@@ -71,3 +72,46 @@ class TrialPods:
                 break
             at_s = block.end_s
         return found
+
+
+class DrawnPods:
+    """Follows the pods of a trial of deferral: from when they were seen to wait until they were seen to end.
+
+    Args:
+        trial: name of the trial, as it is noted on its pods.
+        protocol: its draw.
+    """
+
+    def __init__(self, trial: str, protocol: WorkloadProtocol) -> None:
+        self.protocol = protocol
+        self.ended: list[EndedPod] = []
+        self._trial = trial
+        self._waiting_since_s: dict[str, float] = {}
+        self._running: dict[str, tuple[float, float | None]] = {}
+        self._began_s: float | None = None
+
+    def look(self, pods: Iterable[PodFacts], now_s: float) -> None:
+        """See the pods as they are now. Of pods that waited before the first look nobody knows how long they did."""
+        if self._began_s is None:
+            self._began_s = now_s
+        waiting: dict[str, float] = {}
+        running: dict[str, tuple[float, float | None]] = {}
+        for pod in pods:
+            before = self._running.get(pod.uid)
+            if pod.phase is PodPhase.PENDING:
+                waiting[pod.uid] = self._waiting_since_s.get(pod.uid, now_s)
+            elif pod.phase is PodPhase.RUNNING and pod.running_since_s is not None and pod.drawn:
+                running[pod.uid] = before or (pod.running_since_s, self._waited_s(pod.uid, pod.running_since_s))
+            elif pod.phase is PodPhase.FINISHED and before is not None:
+                drawn = Drawn.read(pod.drawn)
+                if drawn is not None and drawn.trial == self._trial:
+                    since_s, waited_s = before
+                    owner = f"{pod.namespace}/{drawn.workload}"
+                    self.ended.append(EndedPod(owner, drawn.arm, max(now_s - since_s, 0.0), pod.failed, waited_s))
+        self._waiting_since_s, self._running = waiting, running
+
+    def _waited_s(self, uid: str, running_since_s: float) -> float | None:
+        since_s = self._waiting_since_s.get(uid)
+        if since_s is None:  # created since the last look, or before the first
+            return 0.0 if self._began_s is not None and running_since_s > self._began_s else None
+        return None if since_s == self._began_s else max(running_since_s - since_s, 0.0)

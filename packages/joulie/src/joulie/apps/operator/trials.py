@@ -3,6 +3,8 @@
 Everything that acts on nodes follows the label joulie.io/mode, so that a trial needs no other switch: agents lift caps,
 the extender stops preferring, and the plan of an observed node is only reported. Which node has which label follows
 from the stored draw and the clock alone; a new leader continues where the last one stopped.
+
+A trial of deferral is drawn here, too, and guarded; the grid controller reads the draw and holds workloads by it.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from hashlib import sha256
 
@@ -24,12 +26,20 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     PowerTrial,
     PowerTrialStatus,
     TrialProtocol,
+    WorkloadDraw,
 )
-from joulie.adapters.kubernetes.api.v1alpha1.trial import MAX_NODES_OF_HALF
+from joulie.adapters.kubernetes.api.v1alpha1.trial import MAX_NODES_OF_HALF, WashoutBy
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.events import EventRecorder, Severity
-from joulie.adapters.kubernetes.power_trials import RUNNING, bounds_of, protocol_of, stored_protocol
+from joulie.adapters.kubernetes.power_trials import (
+    RUNNING,
+    bounds_of,
+    protocol_of,
+    stored_protocol,
+    stored_workload_protocol,
+    workload_protocol_of,
+)
 from joulie.adapters.kubernetes.resources import NODES, POWER_TRIALS
 from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
 from joulie.adapters.kubernetes.writer import write_all
@@ -37,23 +47,31 @@ from joulie.apps.operator.facts import NodeFacts
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.operator.trial_metrics import TrialMetrics
-from joulie.apps.operator.trial_pods import TrialPods
+from joulie.apps.operator.trial_pods import DrawnPods, TrialPods
 from joulie.domain.control import ControlledNode, Decision
 from joulie.domain.mode import Mode
-from joulie.domain.quantities import SECONDS_PER_MINUTE
+from joulie.domain.policy import PodPhase
+from joulie.domain.quantities import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from joulie.domain.runtimes import workload_of
 from joulie.domain.trial.draw import TrialNode, draw
-from joulie.domain.trial.guard import broken, estimates, used
-from joulie.domain.trial.protocol import MIN_PAIRS, Arm, Protocol
+from joulie.domain.trial.guard import EndedPod, Estimate, Harm, broken, estimates, used, workload_estimates
+from joulie.domain.trial.protocol import MIN_PAIRS, Arm, Judged, Protocol
+from joulie.domain.trial.washout import LONGEST, washout_by_ages_s
+from joulie.domain.trial.workload_protocol import WorkloadProtocol
 from joulie.domain.units import InvalidQuantityError
 from joulie.program.leadership import NotLeadingError
 
 GUARD_BROKEN = "GuardBroken"
 """Reason of a trial that its guard ended, for good: a new leader has not seen what broke the bound."""
+ASSIGNING = "Assigning"
+"""Reason of a trial of deferral that runs."""
 LOOK_S = 10.0
 """Interval of looking at the trials, s: how late a new trial or a stop is seen."""
 _MIN_PAUSE_S = 0.05
 _BLOCK_MIN = 360
 _WASHOUT_MIN = 60
+_DAYS, _DAY_S = 28, 24 * SECONDS_PER_HOUR
+_Draw = TrialProtocol | WorkloadDraw | None
 _MODE_OF = {Arm.TREATMENT: Mode.ENFORCE, Arm.CONTROL: Mode.OBSERVE}
 
 _log = logging.getLogger(__name__)
@@ -92,6 +110,7 @@ class Trials:
         self._now_s = now_s
         self._decision: Decision | None = None
         self._pods: TrialPods | None = None
+        self._drawn_pods: DrawnPods | None = None
         self._boundary_s = math.inf
 
     def decided(self, decision: Decision) -> None:
@@ -128,7 +147,7 @@ class Trials:
         reasons = []
         for trial in sorted(trials, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name)):
             status, wanted = self._course(trial, running)
-            if wanted:
+            if status.conditions[0].status == ConditionStatus.TRUE:
                 running, arms, block = trial.metadata.name, wanted, status.block or 0
                 blocks = 0 if status.protocol is None else 2 * len(status.protocol.order)
             reasons.append(status.conditions[0].reason)
@@ -146,20 +165,50 @@ class Trials:
 
     def _course(self, trial: PowerTrial, running: str) -> tuple[PowerTrialStatus, Mapping[str, Arm]]:
         """A trial's status, and the arms of its nodes while one of its blocks is in force."""
-        if trial.spec.stop:
-            return self._status(trial, trial.status.protocol, False, "Stopped", "stopped by its spec"), {}
-        ended = next((one for one in trial.status.conditions if one.reason == GUARD_BROKEN), None)
-        if ended is not None:
-            return self._status(trial, trial.status.protocol, False, GUARD_BROKEN, ended.message), {}
-        if running:
-            return self._status(trial, trial.status.protocol, False, "Waiting", f"trial {running} is running"), {}
+        stored = trial.status.protocol or trial.status.workloads
+        if (over := self._over(trial, stored, running)) is not None:
+            return over, {}
         try:
+            if trial.spec.judges == Judged.DEFERRAL:
+                return self._assigning(trial, workload_protocol_of(trial) or self._drawn_workloads(trial)), {}
             protocol = protocol_of(trial) or self._drawn(trial)
             if protocol is not None:
                 return self._in_force(trial, protocol)
         except (ValueError, InvalidQuantityError) as error:
-            return self._status(trial, trial.status.protocol, False, "Invalid", str(error)), {}
+            return self._status(trial, stored, False, "Invalid", str(error)), {}
         return self._status(trial, None, False, "Waiting", "the nodes are not known yet"), {}
+
+    def _over(self, trial: PowerTrial, stored: _Draw, running: str) -> PowerTrialStatus | None:
+        """The status of a trial that was ended, or that waits for another."""
+        if trial.spec.stop:
+            return self._status(trial, self._cut(stored), False, "Stopped", "stopped by its spec")
+        ended = next((one for one in trial.status.conditions if one.reason == GUARD_BROKEN), None)
+        if ended is not None:
+            return self._status(trial, stored, False, GUARD_BROKEN, ended.message)
+        if running:
+            return self._status(trial, stored, False, "Waiting", f"trial {running} is running")
+        return None
+
+    def _assigning(self, trial: PowerTrial, protocol: WorkloadProtocol) -> PowerTrialStatus:
+        """The status of a trial of deferral."""
+        now_s, stored = self._now_s(), stored_workload_protocol(protocol)
+        if now_s >= protocol.end_s:
+            return self._status(trial, stored, False, "Completed", "all days are over")
+        if now_s < protocol.start_s:
+            self._boundary_s = min(self._boundary_s, protocol.start_s)
+            return self._status(trial, stored, False, "Waiting", f"starts at {stored.start_time}")
+        if harm := self._harm_of_waiting(trial, protocol):
+            return self._status(trial, self._cut(stored), False, GUARD_BROKEN, harm)
+        self._boundary_s = min(self._boundary_s, protocol.end_s)
+        days = [math.ceil((until_s - protocol.start_s) / _DAY_S) for until_s in (now_s + 1.0, protocol.end_s)]
+        return self._status(trial, stored, True, ASSIGNING, f"day {days[0]} of {days[1]}")
+
+    def _cut(self, stored: _Draw) -> _Draw:
+        """A draw of workloads that ends now, if it has not ended yet: the grid controller draws by it until then."""
+        now_s = self._now_s()
+        if not isinstance(stored, WorkloadDraw) or parse_rfc3339(stored.end_time) <= now_s:
+            return stored
+        return msgspec.structs.replace(stored, end_time=rfc3339(max(now_s, parse_rfc3339(stored.start_time))))
 
     def _in_force(self, trial: PowerTrial, protocol: Protocol) -> tuple[PowerTrialStatus, Mapping[str, Arm]]:
         now_s, stored = self._now_s(), stored_protocol(protocol)
@@ -182,16 +231,39 @@ class Trials:
         Raises:
             InvalidQuantityError: a bound is out of range.
         """
+        if self._pods is None or self._pods.protocol != protocol:
+            self._pods = TrialPods(protocol)
+        return self._judged(trial, self._pods, estimates)
+
+    def _harm_of_waiting(self, trial: PowerTrial, protocol: WorkloadProtocol) -> str:
+        """As `_harm`, of a trial of deferral."""
+        if self._drawn_pods is None or self._drawn_pods.protocol != protocol:
+            self._drawn_pods = DrawnPods(trial.metadata.name, protocol)
+        return self._judged(trial, self._drawn_pods, workload_estimates)
+
+    def _judged(
+        self,
+        trial: PowerTrial,
+        pods: TrialPods | DrawnPods,
+        estimated: Callable[[Sequence[EndedPod]], Mapping[Harm, Estimate]],
+    ) -> str:
         bounds = bounds_of(trial)
         if bounds is None:
             self._metrics.forget_guard()
             return ""
-        if self._pods is None or self._pods.protocol != protocol:
-            self._pods = TrialPods(protocol)
-        self._pods.look(self._view.pods.values(), self._now_s())
-        found = estimates(self._pods.ended)
-        self._metrics.show_guard((pod.arm for pod in self._pods.ended), used(found, bounds))
-        return broken(found, bounds)
+        pods.look(self._view.pods.values(), self._now_s())
+        found = estimated(pods.ended)
+        self._metrics.show_guard((pod.arm for pod in pods.ended), used(found, bounds))
+        return broken(found, bounds, Judged(trial.spec.judges or Judged.ENFORCEMENT))
+
+    def _drawn_workloads(self, trial: PowerTrial) -> WorkloadProtocol:
+        """Draw a trial of deferral: times and a seed, from which each workload's arm follows."""
+        start_s = self._start_s(trial)
+        return WorkloadProtocol(start_s, start_s + (trial.spec.days or _DAYS) * _DAY_S, _seed(trial))
+
+    def _start_s(self, trial: PowerTrial) -> float:
+        start_time = trial.spec.start_time
+        return float(math.floor(max(self._now_s(), 0.0 if start_time is None else parse_rfc3339(start_time))))
 
     def _drawn(self, trial: PowerTrial) -> Protocol | None:
         """Draw a trial from the nodes as they are now; None without a decision, which says how loaded they are."""
@@ -206,24 +278,44 @@ class Trials:
         if len(nodes) > 2 * MAX_NODES_OF_HALF:
             limit = 2 * MAX_NODES_OF_HALF
             raise InvalidQuantityError("nodes", f"select at most {limit} by nodeSelector, it selects {len(nodes)}")
-        start_s = 0.0 if spec.start_time is None else parse_rfc3339(spec.start_time)
+        block_s = (spec.block_minutes or _BLOCK_MIN) * SECONDS_PER_MINUTE
         return draw(
             nodes,
-            start_s=math.floor(max(self._now_s(), start_s)),
+            start_s=self._start_s(trial),
             pairs=spec.pairs or MIN_PAIRS,
-            seed=_seed(trial) if spec.seed is None else spec.seed,
-            block_s=(spec.block_minutes or _BLOCK_MIN) * SECONDS_PER_MINUTE,
-            washout_s=(_WASHOUT_MIN if spec.washout_minutes is None else spec.washout_minutes) * SECONDS_PER_MINUTE,
+            seed=_seed(trial),
+            block_s=block_s,
+            washout_s=self._washout_s(trial, block_s, {node.name for node in nodes}),
         )
 
-    def _status(
-        self, trial: PowerTrial, protocol: TrialProtocol | None, running: bool, reason: str, message: str
-    ) -> PowerTrialStatus:
+    def _washout_s(self, trial: PowerTrial, block_s: float, nodes: Set[str]) -> float:
+        """Beginning of each block that is not measured, s: as the trial says, or by the pods that run on its nodes."""
+        if trial.spec.washout == WashoutBy.AUTO:
+            now_s = self._now_s()
+            ages = [
+                (now_s - pod.running_since_s, pod.requests.cpu_cores + pod.requests.gpus)
+                for pod in self._view.pods.values()
+                if pod.phase is PodPhase.RUNNING
+                and pod.node_name in nodes
+                and pod.running_since_s is not None
+                # Pods of services do not end, so no washout would be long enough for them.
+                and workload_of(pod.namespace, pod.owner.kind, pod.owner.name) is not None
+            ]
+            found_s = washout_by_ages_s(ages, block_s)
+            if found_s is not None:
+                return found_s
+            return min(_WASHOUT_MIN * SECONDS_PER_MINUTE, LONGEST * block_s)
+        minutes = trial.spec.washout_minutes
+        return (_WASHOUT_MIN if minutes is None else minutes) * SECONDS_PER_MINUTE
+
+    def _status(self, trial: PowerTrial, drawn: _Draw, running: bool, reason: str, message: str) -> PowerTrialStatus:
         old = next((one for one in trial.status.conditions if one.type == RUNNING), None)
         status = ConditionStatus.TRUE if running else ConditionStatus.FALSE
         since = old.last_transition_time if old is not None and old.status == status else rfc3339(self._now_s())
         condition = Condition(RUNNING, status.value, reason, since, message, trial.metadata.generation or None)
-        return PowerTrialStatus(protocol=protocol, conditions=(condition,))
+        if isinstance(drawn, WorkloadDraw):
+            return PowerTrialStatus(workloads=drawn, conditions=(condition,))
+        return PowerTrialStatus(protocol=drawn, conditions=(condition,))
 
     async def _report(self, trial: PowerTrial, status: PowerTrialStatus) -> None:
         if status == trial.status:
@@ -295,5 +387,7 @@ def _hardware(node: ControlledNode) -> str:
 
 
 def _seed(trial: PowerTrial) -> int:
-    """A seed that is the same whenever the same object is drawn."""
+    """Its own seed, or one that is the same whenever the same object is drawn."""
+    if trial.spec.seed is not None:
+        return trial.spec.seed
     return int.from_bytes(sha256(trial.metadata.uid.encode()).digest()[:6])

@@ -52,6 +52,8 @@ class ReleaseReason(StrEnum):
     """It replaces a pod that has run; the caller knows its owner."""
     HOLDOUT = "holdout"
     """Chance leaves it alone, so that what waiting saves goes on being measured."""
+    TRIAL = "trial"
+    """A trial of deferral lets it start at once, by chance."""
 
 
 class FinishBy(NamedTuple):

@@ -60,6 +60,10 @@ HOLDOUT = "joulie.io/grid-holdout"
 """Written by the controller on a workload that asks to wait, by chance: ``waits 0.05`` or ``left-alone 0.05``, with the
 share that is left alone."""
 
+TRIAL = "joulie.io/grid-trial"
+"""Written by the controller on a workload that asks to wait, in a trial of deferral: ``july waits nightly`` or
+``july at-once nightly``, with the name by which the workload was drawn."""
+
 CHOSEN_ZONE = "joulie.io/grid-chosen-zone"
 """Zone that was chosen for a pod that may run in several; the extender prefers its nodes."""
 

@@ -16,10 +16,12 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from joulie.domain.quantities import SECONDS_PER_MINUTE, InvalidQuantityError, finite_number
-from joulie.domain.trial.protocol import Arm
+from joulie.domain.trial.protocol import Arm, Judged
 
 MIN_PODS = 20
 """Pods of each arm below which nothing is judged: the sequence is an asymptotic one."""
+MIN_WORKLOADS = 12
+"""Likewise workloads, where each is under one arm only and counts once."""
 _ALPHA = 0.05
 _TIGHTEST_AT = 100
 """Number of pods at which the sequence is narrowest."""
@@ -127,14 +129,44 @@ def estimates(ended: Iterable[EndedPod]) -> Mapping[Harm, Estimate]:
     return {harm: one for harm, one in found.items() if one is not None}
 
 
-def broken(found: Mapping[Harm, Estimate], bounds: Bounds) -> str:
+def workload_estimates(ended: Iterable[EndedPod]) -> Mapping[Harm, Estimate]:
+    """What the pods of a trial of deferral so far say: each workload counts once, by the mean over its pods.
+
+    Waits are of the workloads that wait; those that start at once say how much more fail.
+    """
+    by_workload: defaultdict[tuple[Arm, str], list[EndedPod]] = defaultdict(list)
+    for pod in ended:
+        by_workload[pod.arm, pod.owner].append(pod)
+    waits_s, failed = [], {arm: list[float]() for arm in Arm}
+    for (arm, _), own in by_workload.items():
+        failed[arm].append(math.fsum(pod.failed for pod in own) / len(own))
+        known_s = [pod.wait_s for pod in own if pod.wait_s is not None]
+        if arm is Arm.TREATMENT and known_s:
+            waits_s.append(math.fsum(known_s) / len(known_s))
+    found = {}
+    if min(len(one) for one in failed.values()) >= MIN_WORKLOADS:
+        means, errors = zip(*(_mean(failed[arm]) for arm in (Arm.TREATMENT, Arm.CONTROL)), strict=True)
+        count, value = sum(len(one) for one in failed.values()), means[0] - means[1]
+        found[Harm.FAILURES] = Estimate(value, *sequence(value, math.hypot(*errors), count), count)
+    if len(waits_s) >= MIN_WORKLOADS:
+        mean_s, error_s = _mean(waits_s)
+        found[Harm.WAIT] = Estimate(mean_s, *sequence(mean_s, error_s, len(waits_s)), len(waits_s))
+    return found
+
+
+def _mean(values: Sequence[float]) -> tuple[float, float]:
+    """Mean of at least two values, and its standard error."""
+    mean = math.fsum(values) / len(values)
+    return mean, math.sqrt(math.fsum((one - mean) ** 2 for one in values) / (len(values) - 1) / len(values))
+
+
+def broken(found: Mapping[Harm, Estimate], bounds: Bounds, judged: Judged = Judged.ENFORCEMENT) -> str:
     """Which bound is broken, in words; empty if none is. A bound is broken where the lower bound exceeds it."""
     for harm, one in found.items():
         limit = bounds.of(harm)
         if limit is not None and one.low > limit:
-            return (
-                f"{_WORDS[harm]} {_said(harm, one.value)}, at least {_said(harm, one.low)}, bound {_said(harm, limit)}"
-            )
+            value, low, bound = (_said(harm, number) for number in (one.value, one.low, limit))
+            return f"{_WORDS[judged][harm]} {value}, at least {low}, bound {bound}"
     return ""
 
 
@@ -151,9 +183,15 @@ def used(found: Mapping[Harm, Estimate], bounds: Bounds) -> Mapping[Harm, float]
 
 
 _WORDS = {
-    Harm.SLOWDOWN: "pods on enforced nodes run longer by",
-    Harm.FAILURES: "the share of pods that fail is higher on enforced nodes by",
-    Harm.WAIT: "pods wait for a node for",
+    Judged.ENFORCEMENT: {
+        Harm.SLOWDOWN: "pods on enforced nodes run longer by",
+        Harm.FAILURES: "the share of pods that fail is higher on enforced nodes by",
+        Harm.WAIT: "pods wait for a node for",
+    },
+    Judged.DEFERRAL: {
+        Harm.FAILURES: "the share of pods that fail is higher in workloads that wait by",
+        Harm.WAIT: "pods of workloads that wait do so for",
+    },
 }
 
 
@@ -200,6 +238,5 @@ def _wait(waits_s: Sequence[float]) -> Estimate | None:
     count = len(waits_s)
     if count < 2 * MIN_PODS:
         return None
-    mean_s = math.fsum(waits_s) / count
-    error_s = math.sqrt(math.fsum((one - mean_s) ** 2 for one in waits_s) / (count - 1) / count)
+    mean_s, error_s = _mean(waits_s)
     return Estimate(mean_s, *sequence(mean_s, error_s, count), count)

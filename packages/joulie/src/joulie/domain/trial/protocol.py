@@ -18,8 +18,17 @@ MIN_PAIRS = 12
 """Independent assignments that a trial needs at least; below six there is no 95 % interval at all (2 / 2^5 > 5 %)."""
 
 
+class Judged(StrEnum):
+    """What a trial judges."""
+
+    ENFORCEMENT = "enforcement"
+    """Of limits and placement, by nodes."""
+    DEFERRAL = "deferral"
+    """Of workloads that ask to wait, by workloads; see `joulie.domain.trial.workloads`."""
+
+
 class Arm(StrEnum):
-    """How a node is run during a block."""
+    """How a node is run during a block, or a workload during a trial."""
 
     CONTROL = "control"
     TREATMENT = "treatment"

@@ -19,6 +19,8 @@ LEFT = 0.1
 """Share of the work running at a switch that may still run when the washout ends."""
 LONGEST = 0.5
 """Longest washout, as a share of a block: beyond it more is lost than won."""
+MIN_RUNNING = 20
+"""Running pods below which their ages do not tell how long pods run."""
 
 
 def runtimes_s(pods: Iterable[PodRecord]) -> list[tuple[float, float]]:
@@ -47,6 +49,35 @@ def still_running(runtimes: Iterable[tuple[float, float]], after_s: float) -> fl
     length_s, size = np.array(list(runtimes), dtype=np.float64).reshape(-1, 2).T
     all_s = float(size @ length_s)
     return float(size @ np.maximum(length_s - after_s, 0.0)) / all_s if all_s > 0.0 else 0.0
+
+
+def washout_by_ages_s(ages: Iterable[tuple[float, float]], block_s: float, *, left: float = LEFT) -> float | None:
+    """Shortest washout, whole minutes in s, by how long what runs now has run; None if too little runs to tell.
+
+    What runs at a moment has run for as long, on average over moments, as it will yet run (renewal theory): both are
+    anywhere within its runtime. So the ages of what runs now tell what will still run after the next switch.
+
+    Args:
+        ages: how long each pod has run, s, and its size; of pods that end by themselves.
+        block_s: length of a block, s.
+        left: share of the work that may still run, 0..1.
+
+    Raises:
+        InvalidQuantityError: a length or share is out of range.
+    """
+    finite("block_s", block_s, minimum=60.0)
+    finite("left", left, minimum=0.0, maximum=1.0)
+    oldest_first = sorted(((age_s, size) for age_s, size in ages if size > 0.0), reverse=True)
+    if len(oldest_first) < MIN_RUNNING:
+        return None
+    may_run = left * math.fsum(size for _, size in oldest_first)
+    longest_s = 60.0 * math.floor(LONGEST * block_s / 60.0)
+    older = 0.0
+    for age_s, size in oldest_first:
+        older += size
+        if older > may_run:  # with this one, too much would still run
+            return min(60.0 * math.ceil(max(age_s, 0.0) / 60.0), longest_s)
+    return 0.0
 
 
 def washout_s(runtimes: Iterable[tuple[float, float]], block_s: float, *, left: float = LEFT) -> float:

@@ -329,11 +329,11 @@ class TrialItem(Answer, frozen=True):
         running: whether it runs; null before the operator has seen it.
         why: why it does or does not.
         block: number of the block in force, from 1.
-        blocks: number of blocks; null before the draw, as what follows.
+        blocks: number of blocks; null before the draw, as what follows, and in a trial of deferral, as nodes.
         nodes: number of nodes in its halves.
         treated: what is enforced in this block: first, second, all or none.
-        starts: start of the first block, RFC 3339.
-        ends: end of the last block, RFC 3339.
+        starts: start of the first block, or since when workloads are drawn, RFC 3339.
+        ends: end of the last block, or until when, RFC 3339.
     """
 
     name: str

@@ -20,6 +20,7 @@ def planned_items(nodes: Iterable[FleetNode]) -> list[PlannedItem]:
 def trial_item(trial: PowerTrial, *, messages: bool) -> TrialItem:
     """A PowerTrial in the form of the API; `messages` says whether to show why it does not run."""
     protocol = trial.status.protocol
+    drawn = protocol or trial.status.workloads
     running = next((one for one in trial.status.conditions if one.type == RUNNING), None)
     return TrialItem(
         name=trial.metadata.name,
@@ -29,8 +30,8 @@ def trial_item(trial: PowerTrial, *, messages: bool) -> TrialItem:
         blocks=None if protocol is None else 2 * len(protocol.order),
         nodes=None if protocol is None else len(protocol.first_half) + len(protocol.second_half),
         treated=trial.status.treated,
-        starts=None if protocol is None else protocol.start_time,
-        ends=None if protocol is None else protocol.end_time,
+        starts=None if drawn is None else drawn.start_time,
+        ends=None if drawn is None else drawn.end_time,
     )
 
 

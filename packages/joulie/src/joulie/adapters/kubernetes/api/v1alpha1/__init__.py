@@ -90,7 +90,13 @@ from joulie.adapters.kubernetes.api.v1alpha1.telemetry import (
     TelemetryProfileSpec,
     TelemetryProfileStatus,
 )
-from joulie.adapters.kubernetes.api.v1alpha1.trial import PowerTrial, PowerTrialSpec, PowerTrialStatus, TrialProtocol
+from joulie.adapters.kubernetes.api.v1alpha1.trial import (
+    PowerTrial,
+    PowerTrialSpec,
+    PowerTrialStatus,
+    TrialProtocol,
+    WorkloadDraw,
+)
 from joulie.adapters.kubernetes.api.v1alpha1.workload import (
     CpuUse,
     Criticality,
@@ -198,6 +204,7 @@ __all__ = [
     "TelemetryProfileStatus",
     "TrialProtocol",
     "WorkloadClass",
+    "WorkloadDraw",
     "WorkloadProfile",
     "WorkloadProfileSpec",
     "WorkloadProfileStatus",
