@@ -326,10 +326,10 @@ def test_a_trial_of_deferral_is_drawn_without_nodes_and_labels_none(tmp_path):
             None, "Assigning", "day 1 of 2",
         )  # fmt: skip
         await fleet(stage)
-        await create(stage, "blocks")
+        await create(stage, "later")
         assert set((await look(stage, DAY_S)).values()) == {(None, None)}
         assert (await trial(stage)).status.conditions[0].message == "day 2 of 2"
-        assert reason(await trial(stage, "blocks")) == "Waiting", "one at a time"
+        assert reason(await trial(stage, "later")) == "Waiting", "one at a time"
         shown = stage.metrics.registry.get_sample_value
         assert shown("joulie_operator_trials", {"reason": "Assigning"}) == 1.0
         await look(stage, DAY_S)

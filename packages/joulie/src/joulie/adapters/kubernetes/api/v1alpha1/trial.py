@@ -90,8 +90,9 @@ class PowerTrialSpec(JoulieStruct, frozen=True):
         ),
         Rule(
             "self.?pairs == oldSelf.?pairs && self.?blockMinutes == oldSelf.?blockMinutes"
-            " && self.?washoutMinutes == oldSelf.?washoutMinutes && self.?washout == oldSelf.?washout"
-            " && self.?judges == oldSelf.?judges && self.?days == oldSelf.?days"
+            " && self.?washoutMinutes == oldSelf.?washoutMinutes && has(self.washout) == has(oldSelf.washout)"
+            " && has(self.judges) == has(oldSelf.judges) && (!has(self.judges) || self.judges == oldSelf.judges)"
+            " && self.?days == oldSelf.?days"
             " && self.?seed == oldSelf.?seed && self.?startTime == oldSelf.?startTime",
             "a trial cannot be changed: stop it and create another",
         ),
