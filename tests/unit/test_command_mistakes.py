@@ -181,14 +181,20 @@ def outcome_of(leaf: Leaf, arguments: list[str]) -> int | str:
     return 0
 
 
-COUNTS: Counter[str] = Counter()
+COUNTS: Counter[tuple[str, str]] = Counter()
+"""Mistakes by outcome and kind."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _counts():
-    """Print the counts by outcome, shown with ``-s``."""
+    """Print the counts by outcome and kind, shown with ``-s``; several workers print one part each."""
     yield
-    print(f"\n{sum(COUNTS.values())} mistakes over {len(COMMANDS)} commands: {dict(COUNTS)}", file=sys.__stderr__)
+    lines = [f"{COUNTS.total()} mistakes over {len(COMMANDS)} commands"]
+    for outcome in sorted({outcome for outcome, _ in COUNTS}):
+        kinds = Counter({kind: count for (one, kind), count in COUNTS.items() if one == outcome})
+        shown = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
+        lines.append(f"{outcome}: {kinds.total()} ({shown})")
+    print("", *lines, sep="\n", file=sys.__stderr__)
 
 
 @pytest.mark.parametrize(("leaf", "kind", "arguments"), CASES, ids=[f"{leaf.name}: {kind}" for leaf, kind, _ in CASES])
@@ -200,7 +206,7 @@ def test_a_mistake_is_told_in_a_line_and_changes_nothing(place, capfd, leaf, kin
     assert devices() == nodes
     told = code in {1, 2}
     assert told or code in {0, 3, 4}, code  # 3 and 4: answers of the grid's commands
-    COUNTS[f"told, exit {code}" if told else "accepted"] += 1
+    COUNTS[f"told, exit {code}" if told else f"no mistake to the command, exit {code}", kind.rpartition(": ")[2]] += 1
     if told:
         assert files(place) == before
         lines = err.strip().splitlines()
@@ -240,7 +246,8 @@ def test_help_fits_60_columns_and_survives_full_disks_and_closed_pipes(place, ca
     os.close(read)
     assert help_on(monkeypatch, io.FileIO(write, "w"), leaf) == 0
     assert capfd.readouterr().err == ""
-    COUNTS["full disk told, closed pipe quiet"] += 2
+    COUNTS["told, exit 1", "full disk"] += 1
+    COUNTS["quiet, exit 0", "closed pipe"] += 1
 
 
 @pytest.mark.parametrize("leaf", COMMANDS, ids=[leaf.name for leaf in COMMANDS])

@@ -383,6 +383,8 @@ def test_the_guard_ends_a_trial_of_deferral_by_the_waits_of_workloads(tmp_path, 
         found = await trial(stage)
         assert reason(found) == ("Assigning" if why is None else "GuardBroken")
         assert (why or "day 1 of 2") in found.status.conditions[0].message
+        if why is None:
+            assert 0.0 < shown_guard(stage, "harm_ratio", harm="wait") <= 1.0
         assert workload_protocol_of(found).covers(stage.now_s) is (why is None)
 
     play(body, tmp_path, mode=Mode.OBSERVE)

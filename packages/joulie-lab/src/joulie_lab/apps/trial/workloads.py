@@ -143,7 +143,7 @@ class WorkloadReport:
             "headline": self.headline,
             "refused": self.refused or None,
             "savings": {quantity.value: _found(one) for quantity, one in self.savings.items()},
-            "wait": None if self.result.wait is None else _found(self.result.wait),
+            "startedLaterBySeconds": None if self.result.wait is None else _found(self.result.wait),
             "meanWaitSeconds": {arm.value: one for arm, one in self.result.waited_s.items()},
             "protocol": {
                 "startTime": rfc3339(self.protocol.start_s),

@@ -36,6 +36,8 @@ _CRON_RUN = re.compile(r"(.+)-(\d{8})", re.ASCII)
 """Name of a CronJob's Job: the CronJob's name and the scheduled time, minutes since the epoch."""
 _CRON_DELAY_S = 7 * 86400.0
 """How long after the scheduled time pods of the Job may still be created."""
+_MAX_DRAWN_CHARS = 600
+"""Longest note of a draw: two names and a word."""
 _SHOWN_CHARS = 64
 _MAX_GPU_W = 10_000.0
 """Maximum length of a user's text in a message."""
@@ -268,7 +270,7 @@ def pod_facts(pod: Pod, profile_key: str = names.POWER_PROFILE_LABEL) -> PodFact
         gpu_limits=gpu_limits,
         progress_metric=progress_metric,
         gpu_power_limit_w=gpu_power_limit_w,
-        drawn=meta.annotations.get(TRIAL, ""),
+        drawn=drawn if len(drawn := meta.annotations.get(TRIAL, "")) <= _MAX_DRAWN_CHARS else "",
     )
 
 

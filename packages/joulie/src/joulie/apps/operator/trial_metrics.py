@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry, Gauge
 from joulie.domain.trial.guard import Harm
 from joulie.domain.trial.protocol import Arm
 
-REASONS = ("InBlock", "Assigning", "Waiting", "Completed", "Stopped", "GuardBroken", "Invalid")
+_RUNNING = ("InBlock", "Assigning")
+REASONS = (*_RUNNING, "Waiting", "Completed", "Stopped", "GuardBroken", "Invalid")
 """Reasons of a trial's condition Running."""
 
 
@@ -65,7 +66,7 @@ class TrialMetrics:
             self._nodes.labels(arm.value).set(nodes[arm])
         self._block.set(block)
         self._blocks.set(blocks)
-        if not block:
+        if not any(counts[reason] for reason in _RUNNING):
             self.forget_guard()
 
     def show_guard(self, pods: Iterable[Arm], shares: Mapping[Harm, float]) -> None:

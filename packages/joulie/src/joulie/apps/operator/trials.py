@@ -200,8 +200,8 @@ class Trials:
         if harm := self._harm_of_waiting(trial, protocol):
             return self._status(trial, self._cut(stored), False, GUARD_BROKEN, harm)
         self._boundary_s = min(self._boundary_s, protocol.end_s)
-        days = [math.ceil((until_s - protocol.start_s) / _DAY_S) for until_s in (now_s + 1.0, protocol.end_s)]
-        return self._status(trial, stored, True, ASSIGNING, f"day {days[0]} of {days[1]}")
+        day = math.floor((now_s - protocol.start_s) / _DAY_S) + 1
+        return self._status(trial, stored, True, ASSIGNING, f"day {day} of {trial.spec.days or _DAYS}")
 
     def _cut(self, stored: _Draw) -> _Draw:
         """A draw of workloads that ends now, if it has not ended yet: the grid controller draws by it until then."""
