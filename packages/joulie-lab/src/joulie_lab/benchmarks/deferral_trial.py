@@ -158,9 +158,9 @@ def intensity(rng: np.random.Generator) -> FloatArray:
 
 
 def course_of(setting: Setting, rng: np.random.Generator) -> Course:
-    """Runs of workloads that come once to four times a day around hours of their own."""
+    """Runs of workloads that come once or twice a day around hours of their own."""
     count = setting.workloads
-    a_day = rng.choice([1, 1, 2, 4], count)
+    a_day = rng.choice([1, 1, 2], count)
     size, length_h = rng.lognormal(0.0, 0.5, count), rng.choice([1, 2, 4], count)
     patience_h, first_h = rng.choice([0, 6, 12, 24], count), rng.uniform(0.0, 24.0, count)
     workload = np.repeat(np.arange(count), a_day * (_BEFORE_D + _TRIAL_D))

@@ -39,7 +39,6 @@ PAGES = (
         "backtest",
         "capping",
         "deferral",
-        "deferral-trial",
         "equal-work",
         "feeds",
         "fidelity",
