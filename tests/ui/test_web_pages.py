@@ -122,7 +122,7 @@ def test_the_first_view_of_5000_nodes_and_100000_pods(browser):
         timed = (
             "(async () => { const times = []; for (let i = 0; i < 40; i++) { const began = performance.now();"
             " await (await fetch('{path}')).text(); times.push(performance.now() - began); }"
-            " return times.sort((a, b) => a - b)[38]; })()"
+            " return times.sort((a, b) => a - b)[39]; })()"
         )
         for path in ("/api/v1/fleet?limit=5000", "/api/v1/fleet", "/api/v1/pods?namespace=team-1"):
             view[f"{path}, p99 ms"] = browser.evaluate(timed.replace("{path}", path))

@@ -189,6 +189,35 @@ def test_a_tenant_s_pdf_has_their_own_namespace_only(ask):
     assert "of 300 windows" not in page.text
 
 
+def test_an_owner_s_page_has_what_limits_of_their_own_workloads_save(accounts):
+    def profile(namespace, windows):
+        saving = {
+            "windows": windows,
+            "leftOut": 15,
+            "meanLogEnergy": -0.08,
+            "errorLogEnergy": 0.002,
+            "naturalWatts": 600.0,
+        }
+        return "workloadprofiles", {
+            "apiVersion": "joulie.io/v1alpha1", "kind": "WorkloadProfile",
+            "metadata": {"name": "train", "namespace": namespace},
+            "spec": {"workloadRef": {"kind": "Job", "namespace": namespace, "name": "train"}},
+            "status": {"gpuLimit": {"watts": 500.0, "holdout": saving}},
+        }  # fmt: skip
+
+    async def main():
+        async with Server(programs_app(accounts), ("127.0.0.1", 0)) as served:
+            objects = [*fleet(12, 3, "2026-02-02T02:40:00Z"), profile("team-1", 310), profile("team-2", 470)]
+            stage = web_stage(Reviews({"tom": TENANT}), objects, f"http://127.0.0.1:{served.port}")
+            async with stage.client(authorization="Bearer tom") as client:
+                return (await client.get("/energy")).text
+
+    page = asyncio.run(main())
+    assert "measured by holdout: 15 of 310 windows of time were left alone by chance" in page
+    assert '<td class="n">7.7 %</td>' in page
+    assert "of 470 windows" not in page
+
+
 def test_without_the_library_nobody_is_offered_a_pdf(ask, monkeypatch):
     monkeypatch.setattr(server, "can_write_pdf", lambda: False)
     pdf, page = ask("/api/v1/report?format=pdf", "/energy")
