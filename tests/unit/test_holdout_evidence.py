@@ -256,5 +256,14 @@ def test_without_the_config_map_evidence_is_that_of_this_leader(tmp_path: Path) 
         await leader.keep(NOV_S)
         await leader.keep(NOV_S + SAVE_S)
         assert leader.now.units == 12
+        await stage.make()
+        await leader.keep(NOV_S + 2 * SAVE_S)
+        assert (await stage.stored()).months["2026-11"].evidence.units == 12, "it was made meanwhile"
+        # Emptied under a running leader, such as by a new installation: it knows what was there.
+        body = {"data": {EVIDENCE_KEY: None}}
+        await stage.client.patch(CONFIG_MAPS, CONFIG_MAP, body, namespace=NAMESPACE)
+        leader.add(NOV_S, ALONE)
+        await leader.keep(NOV_S + 3 * SAVE_S)
+        assert (await stage.stored()).months["2026-11"].evidence.units == 13
 
     play(tmp_path, scenario)

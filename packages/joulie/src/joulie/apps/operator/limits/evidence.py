@@ -47,7 +47,6 @@ class KeptEvidence:
         self._new = NO_MONTHS
         self._writer = ""
         self._saved_s = 0.0
-        self._exists = True
 
     @property
     def now(self) -> Evidence:
@@ -64,11 +63,11 @@ class KeptEvidence:
             if self._kept is None:
                 self._kept = self._read(await read_holdout(self._client, self._namespace))
                 self._saved_s = now_s
-            elif self._exists and (self._new or self._writing) and abs(now_s - self._saved_s) >= SAVE_S:
+            elif (self._new or self._writing) and abs(now_s - self._saved_s) >= SAVE_S:
                 self._saved_s = now_s
                 await self._save()
         except NotFoundError:
-            self._kept, self._exists = self._kept or NO_MONTHS, False
+            self._kept, self._saved_s = self._kept or NO_MONTHS, now_s
             _log.warning("evidence of the holdout is not kept: ConfigMap is missing", extra={"config_map": CONFIG_MAP})
         except KubernetesError as error:
             _log.warning("evidence of the holdout not kept yet", extra={"error": str(error)})
@@ -87,9 +86,9 @@ class KeptEvidence:
         self._kept, self._writing = whole, NO_MONTHS
 
     def _read(self, stored: StoredEvidence) -> EvidenceByMonth:
-        """What is stored; what this process knows of it, reported, where that is spoilt."""
+        """What is stored; what this process knows of it where that is gone, or spoilt, which is reported."""
         if stored.text is None:
-            return NO_MONTHS
+            return self._kept or NO_MONTHS
         try:
             return EvidenceByMonth.parse(stored.text)
         except ValueError as error:
