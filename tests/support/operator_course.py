@@ -175,8 +175,8 @@ class Course:
         await self.stage.step()
         full_w = {rack: sum(one.full_w for one in self._of(rack)) for rack in ("", "r0", "r1")}
         self.rated_w = 0.9 * full_w["r1"]
-        await self._budget("hall", full_w[""] * self.rng.uniform(0.72, 0.95))
-        await self._budget("rack", full_w["r0"] * self.rng.uniform(0.7, 0.95), rack="r0")
+        await self._budget("hall", full_w[""] * self.rng.uniform(0.85, 0.95))
+        await self._budget("rack", full_w["r0"] * self.rng.uniform(0.8, 0.95), rack="r0")
         await self._budget("feed", 0.99 * self.rated_w, rack="r1", breaker={"ratedWatts": self.rated_w})
         for _ in range(12):
             await self.step()
@@ -423,8 +423,8 @@ class Course:
 
     async def _fault(self, kind, steps):
         self.played.append((self.steps, kind, steps))
-        if kind in ("API away", "operator killed"):
-            await self._change_budget(0.65, 0.72)  # so that it comes in mid-curtailment
+        if kind in ("API away", "operator killed", "agents killed"):
+            await self._change_budget(curtails=True)  # so that it comes in the middle of it
         for _ in range(self._count(0, 3)):
             self._one(self.machines.values()).demand = self.rng.uniform(0.5, 1.0)
         await getattr(self, "_" + kind.replace(" ", "_").lower(), self._plainly)(kind, steps)
@@ -444,10 +444,10 @@ class Course:
         await self._steps(steps)
 
     async def _agents_killed(self, _kind, steps):
-        killed = self._some(self.machines.values(), self._count(1, 3))
+        killed = self._some(self.machines.values(), self._count(1, 2))
         for one in killed:
             one.agent = False
-        await self._steps(steps)
+        await self._steps(20 + steps)  # beyond what may be over then
         for one in killed:
             one.agent = True
 
@@ -519,10 +519,17 @@ class Course:
         await self._change_budget()
         await self._steps(steps)
 
-    async def _change_budget(self, low=0.55, high=0.95):
-        """Change a budget to a share of its nodes' full power, below what is possible perhaps."""
+    async def _change_budget(self, *, curtails=False):
+        """Change a budget: to less than is drawn, or to anything, below what is possible perhaps."""
         name = self._one(["hall", "rack"])
-        watts = sum(one.full_w for one in self.covered(name)) * self.rng.uniform(low, high)
+        watts = sum(one.full_w for one in self.covered(name)) * self.rng.uniform(0.55, 0.95)
+        if curtails:
+            for one in self.machines.values():
+                one.demand = 1.0
+            drawn_w, floor_w = (
+                sum(getattr(one, kind) for one in self.covered(name)) for kind in ("drawn_w", "floor_w")
+            )
+            watts = floor_w + self.rng.uniform(0.2, 0.8) * (drawn_w - floor_w)
         if watts > 0.0:
             await self.stage.client.patch(POWER_BUDGETS, name, {"spec": {"watts": watts}})
             self.budgets[name] = watts
