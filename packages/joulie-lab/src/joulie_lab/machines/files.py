@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
+from joulie_lab.machines.file_tree import File, Folder, failure
 from joulie_lab.machines.machine import Machine
-from joulie_lab.machines.tree import File, Folder, failure, tree_of
+from joulie_lab.machines.tree import tree_of
 
 _IOCTL_HSMP = 0xC02CF800  # _IOWR(0xF8, 0, struct hsmp_message of 44 bytes)
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import mfusepy
 
+from joulie_lab.machines.file_tree import File, Folder, Link, failure
 from joulie_lab.machines.machine import Machine
-from joulie_lab.machines.tree import File, Folder, Link, failure, tree_of
+from joulie_lab.machines.tree import tree_of
 
 _PAGE_BYTES = 4096
 _IOCTL_SIZE_SHIFT, _IOCTL_SIZE_MASK = 16, 0x3FFF
