@@ -150,6 +150,7 @@ class Course:
         awake_s: time for which each node had power, booting included, s.
         wakes: number of times that a node was switched on.
         moves: number of times that a job lost its node.
+        redone_s: time for which each job ran beyond its duration, since it was moved, s; None without moves.
     """
 
     start_s: FloatArray
@@ -158,6 +159,7 @@ class Course:
     awake_s: FloatArray
     wakes: int
     moves: int = 0
+    redone_s: FloatArray | None = None
 
 
 def awake_s(switched: Sequence[tuple[float, bool]], end_s: float) -> float:
@@ -174,7 +176,7 @@ def awake_s(switched: Sequence[tuple[float, bool]], end_s: float) -> float:
     return total_s
 
 
-def energy_kwh(of: Plan, awake: FloatArray) -> float:
+def energy_kwh(of: Plan, awake: FloatArray, redone_s: FloatArray | None = None) -> float:
     """Energy of all nodes over the run, kWh: sleeping nodes, what awake ones add to that, and the work.
 
     A GPU that a job has draws no idle power. All jobs count whole: those that did not end are listed apart.
@@ -182,6 +184,7 @@ def energy_kwh(of: Plan, awake: FloatArray) -> float:
     Args:
         of: the run.
         awake: time for which each node had power, s.
+        redone_s: time for which each job ran beyond its duration, s; None for none.
     """
     cluster, jobs = of.cluster, of.jobs
     cpu_max_w, idle_gpus_w = (cluster.per_node(name) for name in ("cpu_max_w", "gpu_idle_w"))
@@ -191,6 +194,8 @@ def energy_kwh(of: Plan, awake: FloatArray) -> float:
     of_gpu_w = gpu.gpu_max_w * gpu_coefficient(jobs.performance) * jobs.gpu_util - gpu.gpu_idle_w
     job_w = POWER.w_per_core * jobs.cores * jobs.cpu_util + jobs.gpus * of_gpu_w
     joules = POWER.sleep_fraction * cpu_max_w.sum() * of.end_s + base_w @ awake + job_w @ jobs.duration_s
+    if redone_s is not None:
+        joules += job_w @ redone_s
     return float(joules) / SECONDS_PER_HOUR / WATTS_PER_KW
 
 
@@ -227,7 +232,7 @@ class Run(Figures, frozen=True):
 
 def measured(of: Plan, course: Course) -> Run:
     """The figures of a run."""
-    kwh = energy_kwh(of, course.awake_s)
+    kwh = energy_kwh(of, course.awake_s, course.redone_s)
     wait_min = (course.start_s - of.jobs.arrival_s) / 60.0
     wait_min = np.where(np.isnan(wait_min), (of.end_s - of.jobs.arrival_s) / 60.0, wait_min)
     return Run(

@@ -8,6 +8,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
@@ -29,11 +31,19 @@ from joulie.domain.scoring.extender import NodeClass, PodView, TwinView, wire_sc
 from joulie.domain.scoring.marginal_energy import energy_score
 from joulie.domain.scoring.marginal_placement import Job, NodeOccupancy, cheapest, packing_ranks, placement_costs
 from joulie.domain.scoring.occupancy import NO_PODS, LifeClass, Occupancy, PlacedPod
-from joulie.domain.sleep.commands import Action
+from joulie.domain.sleep.commands import Action, Command
 from joulie.domain.sleep.decide import decide
 from joulie.domain.sleep.demand import SLOT_S, DemandHistory, ForecastSettings
-from joulie.domain.sleep.snapshot import ExpectedPods, Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod
-from joulie.domain.sleep.states import Asleep, Awake, SleepState
+from joulie.domain.sleep.snapshot import (
+    BoundPod,
+    ExpectedPods,
+    Room,
+    SleepNode,
+    SleepSettings,
+    SleepSnapshot,
+    WaitingPod,
+)
+from joulie.domain.sleep.states import Asleep, Awake, Emptying, SleepState
 from joulie.domain.units import IntArray
 from joulie_lab.benchmarks.marginal_cluster import (
     BOOT_S,
@@ -51,6 +61,30 @@ from joulie_lab.simulation.native.nodes import SimNode
 _REFRESH_S = 10.0
 """Interval at which the extender estimates anew until when nodes are busy, s."""
 
+_PODS_S = 60.0
+"""Time between two looks for a node to empty, s."""
+
+
+@dataclass(frozen=True)
+class Moving:
+    """What moving a job does to it.
+
+    Attributes:
+        share: share of the jobs that may be moved.
+        checkpoint_s: time between checkpoints, s: what was done since the last is lost; 0 for jobs that lose nothing.
+        restart_s: time in which a job that was moved does no work, s.
+        ends: whether the product takes it for a job that loses work.
+    """
+
+    share: float = 1.0
+    checkpoint_s: float = math.inf
+    restart_s: float = 60.0
+    ends: bool = True
+
+    def kept_s(self, ran_s: float) -> float:
+        """What is left of so much work, s."""
+        return ran_s - (ran_s if math.isinf(self.checkpoint_s) else math.fmod(ran_s, self.checkpoint_s or ran_s or 1.0))
+
 
 class _Event(IntEnum):
     """What happens; of what happens at once the first comes first."""
@@ -65,6 +99,7 @@ def play(
     settings: SleepSettings | None = None,
     demand: DemandHistory | None = None,
     forecast: ForecastSettings | None = None,
+    moving: Moving | None = None,
 ) -> Course:
     """Run all jobs of a plan; at its start all nodes sleep but one of each kind.
 
@@ -75,8 +110,11 @@ def play(
         settings: settings of sleep; None for the defaults.
         demand: what is known of demand before the run, which goes on learning; None for no forecast.
         forecast: settings of the forecast; None for the defaults.
+        moving: what moving a job does to it, where `settings` have nodes emptied; None for the defaults.
     """
-    native = _Native(plan, way, pace, settings or SleepSettings(), demand, forecast or ForecastSettings())
+    native = _Native(
+        plan, way, pace, settings or SleepSettings(), demand, forecast or ForecastSettings(), moving or Moving()
+    )
     native.run()
     return native.course()
 
@@ -90,7 +128,14 @@ class _Native:
         settings: SleepSettings,
         demand: DemandHistory | None,
         forecast: ForecastSettings,
+        moving: Moving,
     ) -> None:
+        self._moving = moving
+        self._movable = np.random.default_rng([plan.seed, len(plan.jobs)]).random(len(plan.jobs)) < moving.share
+        self._left_s, self._redone_s = plan.jobs.duration_s.astype(float), np.zeros(len(plan.jobs))
+        self._began_s, self._moves = np.full(len(plan.jobs), np.nan), 0
+        self._pods_seen_s = -math.inf
+        self._until_back: tuple[ExpectedPods, ...] = ()
         self._plan, self._way, self._pace, self._settings = plan, way, pace, settings
         self._forecast, self._demand = forecast, demand
         self._expected: tuple[ExpectedPods, ...] = ()
@@ -142,7 +187,9 @@ class _Native:
             now_s, kind, index = heapq.heappop(self._events)
             match kind:
                 case _Event.END:
-                    self._ended(index, now_s)
+                    # A job that was moved meanwhile ends later.
+                    if self._node[index] >= 0 and now_s == self._began_s[index] + self._left_s[index]:
+                        self._ended(index, now_s)
                 case _Event.READY:
                     self._ready[index] = True
                     self._changed.add(index)
@@ -162,14 +209,12 @@ class _Native:
     def course(self) -> Course:
         """What came of it."""
         awake = np.array([awake_s(switched, self._plan.end_s) for switched in self._switched])
-        return Course(self._start_s, self._end_s, self._node, awake, self._wakes)
+        return Course(self._start_s, self._end_s, self._node, awake, self._wakes, self._moves, self._redone_s)
 
     # ---- kube-scheduler
 
     def _arrived(self, job: int, now_s: float) -> None:
-        jobs = self._plan.jobs
-        cores, gpus = float(jobs.cores[job]), float(jobs.gpus[job])
-        requests = requests_of(cores, gpus)
+        requests = self._requests(job)
         self._pending[job] = WaitingPod(str(job), requests)
         if self._demand is not None:
             self._n_arrived += 1
@@ -198,18 +243,36 @@ class _Native:
     def _bind(self, job: int, node: int, now_s: float) -> None:
         jobs = self._plan.jobs
         del self._pending[job]
-        self._node[job], self._start_s[job] = node, now_s + self._pace.hold_s
+        self._node[job], self._began_s[job] = node, now_s + self._pace.hold_s
+        if math.isnan(self._start_s[job]):
+            self._start_s[job] = self._began_s[job]
         self._count(job, node, +1)
         life = LifeClass(jobs.class_names[jobs.job_class[job]], service=True, gpu=bool(jobs.gpus[job] > 0))
         placed = PlacedPod(self._names[node], float(jobs.cores[job]), float(jobs.gpus[job]), life, now_s)
         self._occupancy.set_pod(job, placed, now_s)
-        heapq.heappush(self._events, (self._start_s[job] + float(jobs.duration_s[job]), _Event.END, job))
+        heapq.heappush(self._events, (float(self._began_s[job] + self._left_s[job]), _Event.END, job))
 
     def _ended(self, job: int, now_s: float) -> None:
         self._end_s[job] = now_s
         self._count(job, int(self._node[job]), -1)
         self._occupancy.set_pod(job, None, now_s)
         self._room_came(now_s)
+
+    def _moved(self, job: int, now_s: float) -> None:
+        """A job is evicted, and waits for another node."""
+        ran_s = max(0.0, now_s - float(self._began_s[job]))
+        kept_s = self._moving.kept_s(ran_s)
+        self._left_s[job] += self._moving.restart_s - kept_s
+        self._redone_s[job] += self._moving.restart_s + ran_s - kept_s
+        self._moves += 1
+        self._count(job, int(self._node[job]), -1)
+        self._node[job] = -1
+        self._occupancy.set_pod(job, None, now_s)
+        self._pending[job] = WaitingPod(str(job), self._requests(job))
+        self._active.append(job)
+
+    def _requests(self, job: int) -> Room:
+        return requests_of(float(self._plan.jobs.cores[job]), float(self._plan.jobs.gpus[job]))
 
     def _count(self, job: int, node: int, sign: int) -> None:
         jobs = self._plan.jobs
@@ -279,42 +342,85 @@ class _Native:
     # ---- the operator
 
     def _look(self, now_s: float) -> None:
-        before = self._expected
-        if self._demand is not None:
-            self._demand.watch(now_s)
-            # Nothing else changes what is expected.
-            at = now_s // SLOT_S, self._n_arrived
-            if at != self._expected_at:
-                self._expected_at, self._expected = at, self._demand.expected(now_s, self._forecast)
-        stays = self._expected == before and not (self._changed or self._pending)
-        if stays and not any(self._may_change(state, now_s) for state in self._states):
+        news, empties = self._forecast_changed(now_s), self._looks_at_pods(now_s)
+        if not (news or empties or self._changed or self._pending) and not any(
+            self._may_change(state, now_s) for state in self._states
+        ):
             return
         nodes = [self._as_seen(index) for index in range(len(self._names))]
         self._changed.clear()
-        decision = decide(SleepSnapshot(now_s, nodes, tuple(self._pending.values()), self._expected), self._settings)
+        if empties:
+            nodes, self._pods_seen_s = self._with_pods(nodes, now_s), now_s
+        pods = tuple(self._pending.values())
+        decision = decide(
+            SleepSnapshot(now_s, nodes, pods, self._expected, until_back=self._until_back), self._settings
+        )
         self._states = [decision.states[name] for name in self._names]
-        came = False
         index_of = {name: index for index, name in enumerate(self._names)}
-        for command in decision.commands:
-            index = index_of[command.node]
-            self._changed.add(index)
-            match command.action:
-                case Action.CORDON:
-                    self._open[index] = False
-                case Action.UNCORDON:
-                    self._open[index] = came = True
-                case Action.POWER_OFF:
-                    self._ready[index] = False
-                    self._switched[index].append((now_s, False))
-                case Action.POWER_ON:
-                    self._boots[index] += 1
-                    self._wakes += 1
-                    self._switched[index].append((now_s, True))
-                    heapq.heappush(self._events, (now_s + BOOT_S, _Event.READY, index))
-                case Action.GIVE_UP:
-                    raise AssertionError(f"{command.node} did not wake: {command.reason}")
-        if came:
+        opened = [self._obey(command, index_of[command.node], now_s) for command in decision.commands]
+        for move in decision.moves:
+            self._moved(int(move.pod), now_s)
+        if any(opened) or decision.moves:
             self._room_came(now_s)
+        if decision.moves:
+            self._schedule(now_s)
+
+    def _forecast_changed(self, now_s: float) -> bool:
+        """Whether other pods are expected than at the last look."""
+        before, settings = self._expected, self._forecast
+        # Nothing else changes what is expected.
+        at = now_s // SLOT_S, self._n_arrived
+        if self._demand is not None:
+            self._demand.watch(now_s)
+        if self._demand is not None and at != self._expected_at:
+            self._expected_at, self._expected = at, self._demand.expected(now_s, settings)
+            if self._settings.consolidation.max_nodes:
+                keep_s = max(settings.keep_s, self._settings.consolidation.horizon_s)
+                self._until_back = self._demand.expected(now_s, replace(settings, keep_s=keep_s))
+        return self._expected != before
+
+    def _looks_at_pods(self, now_s: float) -> bool:
+        """Whether nodes may be emptied at this look: ages of pods change all the time, so that takes long."""
+        if not self._settings.consolidation.max_nodes:
+            return False
+        due = now_s - self._pods_seen_s >= _PODS_S
+        return due or any(isinstance(state, Emptying) for state in self._states)
+
+    def _obey(self, command: Command, index: int, now_s: float) -> bool:
+        """Carry out a command. Returns whether a node was opened."""
+        self._changed.add(index)
+        match command.action:
+            case Action.CORDON | Action.EMPTY:
+                self._open[index] = False
+            case Action.UNCORDON:
+                self._open[index] = True
+            case Action.POWER_OFF:
+                self._ready[index] = False
+                self._switched[index].append((now_s, False))
+            case Action.POWER_ON:
+                self._boots[index] += 1
+                self._wakes += 1
+                self._switched[index].append((now_s, True))
+                heapq.heappush(self._events, (now_s + BOOT_S, _Event.READY, index))
+            case Action.GIVE_UP:
+                raise AssertionError(f"{command.node} did not wake: {command.reason}")
+        return command.action is Action.UNCORDON
+
+    def _with_pods(self, nodes: Sequence[SleepNode], now_s: float) -> list[SleepNode]:
+        left_min = {int(str(job)): left for job, left in self._occupancy.left_min(now_s).items()}
+        pods: list[list[BoundPod]] = [[] for _ in nodes]
+        for job, job_left_min in left_min.items():
+            pod = BoundPod(
+                str(job),
+                self._requests(job),
+                movable=bool(self._movable[job]),
+                ends=self._moving.ends,
+                age_s=max(0.0, now_s - float(self._began_s[job])),
+                left_min=job_left_min,
+                draw_w=float(self._job_w[job]),
+            )
+            pods[self._node[job]].append(pod)
+        return [replace(node, pods=tuple(found)) for node, found in zip(nodes, pods, strict=True)]
 
     def _may_change(self, state: SleepState, now_s: float) -> bool:
         """Whether time alone may change the state of a node."""

@@ -7,8 +7,9 @@ any time. How many come, when, and how large they are differs from day to day.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -157,14 +158,20 @@ def name_of(quantile: float) -> str:
 
 def judge(seed: int, held_out_days: int = HELD_OUT_DAYS) -> dict[str, Judged]:
     """The held-out days of a seed without a forecast, and with it by quantile."""
-    jobs, until_s = jobs_of(seed, LEARNED_DAYS + held_out_days), LEARNED_DAYS * DAY_S
-    held_out = jobs.select(jobs.arrival_s >= until_s)
-    held_out = JobTable(**{**vars(held_out), "arrival_s": held_out.arrival_s - until_s})
-    of = Plan(plan(seed, NODES, 1.0).groups, held_out, held_out_days * 24.0, seed)
+    of, taught = held_out(seed, held_out_days)
     found = {NONE: _judged(of, None, None)}
     for quantile in QUANTILES:
-        found[name_of(quantile)] = _judged(of, learned(jobs, until_s, 0.0), ForecastSettings(quantile=quantile))
+        found[name_of(quantile)] = _judged(of, taught(), ForecastSettings(quantile=quantile))
     return found
+
+
+def held_out(seed: int, days: int = HELD_OUT_DAYS) -> tuple[Plan, Callable[[], DemandHistory]]:
+    """The held-out days of a seed, and what makes a history that has learned the days before."""
+    jobs, until_s = jobs_of(seed, LEARNED_DAYS + days), LEARNED_DAYS * DAY_S
+    later = jobs.select(jobs.arrival_s >= until_s)
+    later = JobTable(**{**vars(later), "arrival_s": later.arrival_s - until_s})
+    of = Plan(plan(seed, NODES, 1.0).groups, later, days * 24.0, seed)
+    return of, partial(learned, jobs, until_s, 0.0)
 
 
 def _judged(of: Plan, demand: DemandHistory | None, forecast: ForecastSettings | None) -> Judged:

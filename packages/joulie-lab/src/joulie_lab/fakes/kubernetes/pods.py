@@ -53,15 +53,16 @@ def evict(api: Api, namespace: str, name: str, eviction: Json, *, dry_run: bool 
         StatusError: 404 if the pod does not exist, 409 if a precondition fails, 429 if a budget forbids it.
     """
     pod = api.get(POD, namespace, name)
+    options = eviction.get("deleteOptions") or {}
+    dry_run = dry_run or bool(options.get("dryRun"))
     running = pod.obj.get("status", {}).get("phase") not in {"Succeeded", "Failed", "Pending"}
     if running and not pod.obj["metadata"].get("deletionTimestamp"):
-        _check_budgets(api, pod)
-    options = eviction.get("deleteOptions") or {}
+        _check_budgets(api, pod, dry_run=dry_run)
     uid = (options.get("preconditions") or {}).get("uid", "")
     api.delete(POD, namespace, name, Deletion(grace_s=options.get("gracePeriodSeconds"), uid=uid, dry_run=dry_run))
 
 
-def _check_budgets(api: Api, pod: Stored) -> None:
+def _check_budgets(api: Api, pod: Stored, *, dry_run: bool) -> None:
     labels = pod.obj["metadata"].get("labels") or {}
     for budget in api.store.table(POD_DISRUPTION_BUDGET).in_order(pod.key.namespace):
         if not selectors.matches(budget.obj["spec"].get("selector"), labels):
@@ -81,7 +82,9 @@ def _check_budgets(api: Api, pod: Stored) -> None:
             raise errors.too_many_requests(message, 0, [cause])
         counted = {**status, "disruptionsAllowed": status["disruptionsAllowed"] - 1}
         body = {**budget.obj, "status": counted}
-        api.replace(POD_DISRUPTION_BUDGET, budget.key.namespace, name, body, Writer("kube-apiserver", "status"))
+        api.replace(
+            POD_DISRUPTION_BUDGET, budget.key.namespace, name, body, Writer("kube-apiserver", "status", dry_run=dry_run)
+        )
 
 
 def token(api: Api, namespace: str, name: str, request: Json) -> tuple[Json, str]:

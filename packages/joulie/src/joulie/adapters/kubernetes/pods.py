@@ -196,6 +196,18 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
         """Whether the pod may be moved: from the annotation, else from the profile; None if neither says."""
         return profile.reschedulable if self.reschedulable is None else self.reschedulable
 
+    def movable(self, profile: ProfileFacts = _NO_PROFILE) -> bool:
+        """Whether it runs and may be restarted elsewhere; an eviction would delete one without a controller."""
+        running = self.phase is PodPhase.RUNNING and self.controller is not None
+        return running and self.effective_reschedulable(profile) is True
+
+    def wants_performance(self, profile: ProfileFacts = _NO_PROFILE) -> bool:
+        """Whether its class, or else its scheduling constraint, is performance."""
+        stated = self.effective_class(profile)
+        if stated is None:
+            return self.constraint is PowerConstraint.PERFORMANCE_ONLY
+        return stated is WorkloadClass.PERFORMANCE
+
     def demand(self, profile: ProfileFacts = _NO_PROFILE, min_confidence: float = MIN_CONFIDENCE) -> PodDemand:
         """The pod as input of the policy's demand; a profile below `min_confidence` counts as a hint only."""
         return PodDemand(

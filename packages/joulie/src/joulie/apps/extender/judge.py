@@ -11,6 +11,7 @@ import numpy as np
 from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.adapters.kubernetes.gpu_parts import gpu_demand
+from joulie.adapters.kubernetes.lifetimes import life_class
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts, pod_facts
 from joulie.apps.extender.fleet import FleetView, MarginalView
 from joulie.domain.capping.admission import SETTLING_S
@@ -20,7 +21,6 @@ from joulie.domain.grid.request import stated_runtime_s
 from joulie.domain.marginal import PodRequests
 from joulie.domain.policy import PodPhase
 from joulie.domain.quantities import SECONDS_PER_MINUTE
-from joulie.domain.runtimes import workload_of
 from joulie.domain.scoring.extender import NodeClass, PodView, wire_score
 from joulie.domain.scoring.fragmentation import GpuRequest
 from joulie.domain.scoring.marginal_energy import ScoringAim, node_scores
@@ -102,14 +102,6 @@ def judge(pod: Pod, profiles: Profiles) -> JudgedPod:
         uncounted,
         facts.mistakes + mistakes,
     )
-
-
-def life_class(facts: PodFacts) -> LifeClass:
-    """The pods whose durations are like those of this one: of a CronJob, of Jobs of one template, of a service."""
-    owner = facts.owner
-    workload = workload_of(facts.namespace, owner.kind, owner.name)
-    of = workload or (facts.namespace, owner.kind, owner.name)
-    return LifeClass(of, service=workload is None, gpu=facts.requests.gpus > 0.0)
 
 
 def placed_pod(pod: Pod) -> PlacedPod | None:

@@ -125,6 +125,8 @@ class ControlLoop:
             now_s=now_s,
             switches=_switches(settings),
             wake_room=lambda asleep: self._budgets.wake_room(asleep),  # noqa: PLW0108 (made below)
+            pod_room_w=lambda: self._budgets.pod_room_w(),  # noqa: PLW0108
+            pod_power_w=self._power.pod_power_w,
         )
         self._budgets = PowerBudgets(
             client,

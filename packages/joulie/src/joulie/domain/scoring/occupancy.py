@@ -16,7 +16,7 @@ from joulie.domain.lifetimes import LifeTables
 from joulie.domain.quantities import SECONDS_PER_MINUTE, finite_number
 from joulie.domain.scoring.energy import EnergyPolicy
 from joulie.domain.scoring.marginal_placement import busy_or_idle_min
-from joulie.domain.units import FloatArray, positive
+from joulie.domain.units import FloatArray, IntArray, positive
 
 _MILLI = 1000
 _POLICY = EnergyPolicy()
@@ -159,17 +159,28 @@ class Occupancy:
         It takes milliseconds with 100,000 pods, so it is not part of each view.
         """
         running = np.flatnonzero(self._places[_ROW] >= 0)
-        nodes, rows = self._places[:, running]
-        started_s, stated_min = self._times_of_pods[:, running]
-        ages_min = np.maximum(0.0, (now_s - started_s) / self._minute_s)
         if abs(now_s - self._learned_s) >= _LEARN_MIN * self._minute_s:
-            self.lifetimes.update(rows, ages_min)
+            self.lifetimes.update(self._places[_ROW, running], self._ages_min(running, now_s))
             self._learned_s = now_s
-        # A pod that outlives the duration that was stated for it is expected to go on as others of its age do.
-        stated_left_min = stated_min - ages_min
-        left_min = np.where(stated_left_min > 0.0, stated_left_min, self.lifetimes.remaining_min(rows, ages_min))
         self._times_s[_BUSY_UNTIL] = -np.inf
-        np.maximum.at(self._times_s[_BUSY_UNTIL], nodes, now_s + left_min * self._minute_s)
+        left_min = self._left_min(running, now_s)
+        np.maximum.at(self._times_s[_BUSY_UNTIL], self._places[_NODE, running], now_s + left_min * self._minute_s)
+
+    def left_min(self, now_s: float) -> dict[Hashable, float]:
+        """How long each pod that keeps its node up is expected to run yet, min."""
+        slots = {key: slot for key, (slot, _) in self._pods.items() if slot >= 0}
+        left_min = self._left_min(np.fromiter(slots.values(), np.int64, len(slots)), now_s)
+        return dict(zip(slots, left_min.tolist(), strict=True))
+
+    def _ages_min(self, slots: IntArray, now_s: float) -> FloatArray:
+        return np.asarray(np.maximum(0.0, (now_s - self._times_of_pods[0, slots]) / self._minute_s))
+
+    def _left_min(self, slots: IntArray, now_s: float) -> FloatArray:
+        ages_min = self._ages_min(slots, now_s)
+        # A pod that outlives the duration that was stated for it is expected to go on as others of its age do.
+        stated_left_min = self._times_of_pods[1, slots] - ages_min
+        known_min = self.lifetimes.remaining_min(self._places[_ROW, slots], ages_min)
+        return np.where(stated_left_min > 0.0, stated_left_min, known_min)
 
     def view(self, now_s: float) -> OccupancyView:
         """What pods have requested by node, and for how long nodes are expected to be up."""

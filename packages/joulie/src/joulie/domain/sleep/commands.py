@@ -8,12 +8,14 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from joulie.domain.sleep.snapshot import SleepNode
-from joulie.domain.sleep.states import Cordoned, SleepState, state_of
+from joulie.domain.sleep.states import Cordoned, Emptying, SleepState, state_of
 
 
 class Action(StrEnum):
     """What is to be done with a node."""
 
+    EMPTY = "empty"
+    """Close it to pods, to move those that it has."""
     CORDON = "cordon"
     UNCORDON = "uncordon"
     POWER_OFF = "powerOff"
@@ -29,6 +31,20 @@ class Command(NamedTuple):
     reason: str
 
 
+class Move(NamedTuple):
+    """A pod that is to leave a node that is emptied.
+
+    Attributes:
+        pod: its namespace and name.
+        node: the node that it leaves.
+        target: a node that has room for it; kube-scheduler chooses in the end.
+    """
+
+    pod: str
+    node: str
+    target: str
+
+
 @dataclass(frozen=True)
 class SleepDecision:
     """A decision.
@@ -41,6 +57,7 @@ class SleepDecision:
             vain.
         wanted: nodes that wake as soon as power budgets have made room for them. All of them fit if others give.
         ahead: nodes that are awake or wake for pods that are only expected.
+        moves: pods to evict now.
     """
 
     states: Mapping[str, SleepState]
@@ -49,6 +66,7 @@ class SleepDecision:
     held: frozenset[str] = frozenset()
     wanted: frozenset[str] = frozenset()
     ahead: frozenset[str] = frozenset()
+    moves: tuple[Move, ...] = ()
 
 
 class Remembered(NamedTuple):
@@ -79,9 +97,11 @@ def still_holds(command: Command, seen: SleepNode, node: SleepNode | None) -> bo
     """
     if node is None or node.mark != seen.mark:
         return False
+    if command.action is Action.EMPTY:
+        return node.ready and not node.keep
     if command.action in {Action.CORDON, Action.POWER_OFF}:
         return node.jobs == 0 and not node.keep
     if command.action is Action.UNCORDON:
         # A node that an old view shows as ready may be off: without its mark nobody would wake it again.
-        return node.ready or isinstance(seen.state, Cordoned) or not node.switchable
+        return node.ready or isinstance(seen.state, Emptying | Cordoned) or not node.switchable
     return True

@@ -1,9 +1,10 @@
 """Which nodes sleep and which wake: a pure decision about a snapshot of the cluster.
 
-`decide` goes through four steps. It advances the state of each node by what is seen of it. It gives pending pods room:
+`decide` goes through these steps. It advances the state of each node by what is seen of it. It gives pending pods room:
 on nodes that are awake or waking, else on one that is woken for them; then it gives room to pods that are only
 expected. It keeps as many nodes of each family awake as the administrator asks for. And it cordons, of the nodes that
-are left, those that have been empty for long enough. Every pending pod gets the reason for which it waits.
+are left, those that have been empty for long enough; one with few pods is emptied where that pays
+(`joulie.domain.sleep.consolidate`). Every pending pod gets the reason for which it waits.
 
 Commands are values. Whoever carries them out checks with `still_holds` that the node is as the decision saw it.
 """
@@ -15,9 +16,10 @@ from dataclasses import replace
 
 from joulie.domain.scheduling.node_rules import NodeRules
 from joulie.domain.scoring.energy import EnergyPolicy, marginal_cost_w_min
-from joulie.domain.sleep.commands import Action, Command, SleepDecision
+from joulie.domain.sleep.commands import Action, Command, Move, SleepDecision
+from joulie.domain.sleep.consolidate import Consolidation, why_not_emptied
 from joulie.domain.sleep.snapshot import ExpectedPods, Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod
-from joulie.domain.sleep.states import ANY_BOOT, Asleep, Awake, Cordoned, Failed, SleepState, Waking
+from joulie.domain.sleep.states import ANY_BOOT, Asleep, Awake, Cordoned, Emptying, Failed, SleepState, Waking
 
 _POLICY = EnergyPolicy()
 _WOKEN = "{} is being woken for it"
@@ -33,6 +35,8 @@ def decide(snapshot: SleepSnapshot, settings: SleepSettings) -> SleepDecision:
     for expected in snapshot.expected:
         decision.expect(expected)
     decision.keep_reserve()
+    if settings.consolidation.max_nodes:
+        decision.consolidate(snapshot)
     for node in sorted(snapshot.nodes, key=lambda one: (-one.base_w, one.name)):
         decision.cordon_idle(node)
     decision.switch_off()
@@ -44,7 +48,7 @@ class _Decision:
 
     def __init__(self, snapshot: SleepSnapshot, settings: SleepSettings) -> None:
         self._now_s, self._settings = snapshot.now_s, settings
-        self._nodes = snapshot.nodes
+        self._nodes, self._pods = snapshot.nodes, snapshot.pods
         self._states: dict[str, SleepState] = {}
         self._commands: list[Command] = []
         self._waits: dict[str, str] = {}
@@ -63,6 +67,7 @@ class _Decision:
         self._left_w = dict(snapshot.wake_room.left_w)
         self._wanted: set[str] = set()
         self._ahead: set[str] = set()
+        self._moves: tuple[Move, ...] = ()
         self._some_stay_on = not all(node.switchable for node in snapshot.nodes)
 
     def result(self) -> SleepDecision:
@@ -74,6 +79,7 @@ class _Decision:
             frozenset(self._held),
             frozenset(self._wanted),
             frozenset(self._ahead),
+            self._moves,
         )
 
     # ---- what is seen of a node
@@ -83,6 +89,8 @@ class _Decision:
         match node.state:
             case Awake() as state:
                 self._states[node.name] = state.seen(empty=node.jobs == 0, now_s=self._now_s)
+            case Emptying() as state:
+                self._advance_emptying(node, state)
             case Cordoned() as state:
                 self._advance_cordoned(node, state)
             case Asleep() as state:
@@ -95,6 +103,18 @@ class _Decision:
                     self._uncordon(node, "ready after it was given up")
                 elif node.jobs:
                     self._retry_failed(node, state)
+
+    def _advance_emptying(self, node: SleepNode, state: Emptying) -> None:
+        settings = self._settings.consolidation
+        held = any(self._fits(pod, node) for pod in self._pods)
+        state = state.seen(empty=node.jobs == 0, held=held, now_s=self._now_s)
+        self._states[node.name] = state
+        reason = why_not_emptied(node, state, self._now_s, settings)
+        if reason:
+            self._uncordon(node, reason)
+        elif state.quiet_looks >= self._settings.settle_looks:
+            self._states[node.name] = state.cordoned(self._now_s)
+            self._commands.append(Command(Action.CORDON, node.name, "its pods were moved"))
 
     def _advance_cordoned(self, node: SleepNode, state: Cordoned) -> None:
         reason = "a pod came" if node.jobs else node.keep
@@ -183,10 +203,11 @@ class _Decision:
             node = self._first(pod, kind)
             if node is not None:
                 return self._assign(pod, node, told, held=kind is Waking)
-        node = self._first(pod, Cordoned)
-        if node is not None:
-            self._uncordon(node, f"pod {pod.name} needs it")
-            return self._assign(pod, node, "{} was opened for it")
+        for closed in (Cordoned, Emptying):
+            node = self._first(pod, closed)
+            if node is not None:
+                self._uncordon(node, f"pod {pod.name} needs it")
+                return self._assign(pod, node, "{} was opened for it")
         resting = self._cheapest_asleep(pod)
         for node in resting:
             if self._fits(pod, node) and self._wake(node, f"pod {pod.name} needs it"):
@@ -198,7 +219,7 @@ class _Decision:
                 return self._assign(pod, node, "{} was given up and is tried again")
         return False
 
-    def _first(self, pod: WaitingPod, kind: type[Awake | Waking | Cordoned]) -> SleepNode | None:
+    def _first(self, pod: WaitingPod, kind: type[Awake | Waking | Cordoned | Emptying]) -> SleepNode | None:
         """The first node in a state that has room for a pod.
 
         Room only shrinks, so the search for a pod like an earlier one goes on where that one ended, or at a node whose
@@ -297,10 +318,11 @@ class _Decision:
             if node is not None:
                 return node
         reason = f"{soon or 'more'} pods with {pod.requests.cores:g} cores are expected"
-        node = self._first(pod, Cordoned)
-        if node is not None:
-            self._uncordon(node, reason)
-            return node
+        for closed in (Cordoned, Emptying):
+            node = self._first(pod, closed)
+            if node is not None:
+                self._uncordon(node, reason)
+                return node
         # Sorting those that sleep takes long on a large cluster.
         may_wake = soon and (self._has_slot_ahead() or self._some_stay_on)
         for node in self._cheapest_asleep(pod) if may_wake else ():
@@ -330,7 +352,7 @@ class _Decision:
             if self._missing[node.family] <= 0:
                 continue
             state = self._states[node.name]
-            if isinstance(state, Cordoned):
+            if isinstance(state, Cordoned | Emptying):
                 self._uncordon(node, "reserve")
             elif not (isinstance(state, Asleep) and self._wake(node, "reserve")):
                 continue
@@ -338,6 +360,31 @@ class _Decision:
             self._missing[node.family] -= 1
 
     # ---- sleep
+
+    def consolidate(self, snapshot: SleepSnapshot) -> None:
+        """Move pods off the nodes that are emptied, and begin with another one where that pays and nobody waits."""
+        emptying = [node for node in self._nodes if isinstance(self._states[node.name], Emptying)]
+        settled = not self._held and not any(isinstance(state, Waking) for state in self._states.values())
+        begin = settled and len(emptying) < self._settings.consolidation.max_nodes
+        if not (emptying or begin):
+            return
+        nodes = [node for node in self._nodes if isinstance(self._states[node.name], Awake)]
+        plan = Consolidation(nodes, self._free, snapshot, self._settings.consolidation)
+        for node in emptying:
+            state = self._states[node.name]
+            assert isinstance(state, Emptying)
+            if not plan.go_on(node, state):
+                self._uncordon(node, "its pods find no room elsewhere")
+        if begin:
+            spare = [node for node in nodes if node.name not in self._needed and self._missing[node.family] < 0]
+            waiting = {(pod.requests, pod.rules): pod for pod in self._pods}.values()
+            found = plan.begin(node for node in spare if not any(self._fits(pod, node) for pod in waiting))
+            if found is not None:
+                node, reason = found
+                self._missing[node.family] += 1
+                self._states[node.name] = Emptying(self._now_s)
+                self._commands.append(Command(Action.EMPTY, node.name, reason))
+        self._moves = plan.moves
 
     def cordon_idle(self, node: SleepNode) -> None:
         """Cordon a node that has been empty for long enough, if nobody needs it."""
@@ -361,7 +408,8 @@ class _Decision:
             self._next[key] = min(start, index)
 
     def _uncordon(self, node: SleepNode, reason: str) -> None:
-        self._moved(node, Awake())
+        state = self._states.get(node.name, node.state)
+        self._moved(node, state.given_up(self._now_s) if isinstance(state, Emptying) else Awake())
         self._commands.append(Command(Action.UNCORDON, node.name, reason))
 
     def _has_wake_slot(self) -> bool:

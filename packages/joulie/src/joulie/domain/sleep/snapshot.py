@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -38,6 +39,43 @@ NOTHING = Room()
 
 
 @dataclass(frozen=True)
+class ConsolidationSettings:
+    """When nodes are emptied, and how fast. Moving a pod costs it time, so that all is on the cautious side.
+
+    Attributes:
+        max_nodes: nodes that may be emptied at the same time; 0 for none.
+        max_moves: pods to evict at one look.
+        min_age_s: younger pods stay, so that none is moved around, s.
+        lost_s: work that a pod loses at most that runs to an end, s: time between its checkpoints.
+        restart_s: time in which a pod that is moved does no work, s.
+        horizon_s: time for which an emptied node sleeps at most, as far as anybody knows, s.
+        boot_s: time in which a node wakes, s: with its power and without pods.
+        gain: how many times what it costs emptying a node must save.
+        held_looks: looks at which a pod may wait that an emptying node has room for, before it is opened.
+        timeout_s: time after which a node is opened that is not empty, s.
+        pause_s: time after which emptying it is tried again, s.
+    """
+
+    max_nodes: int = 0
+    max_moves: int = 5
+    min_age_s: float = 600.0
+    lost_s: float = 2_592_000.0
+    restart_s: float = 60.0
+    horizon_s: float = 3600.0
+    boot_s: float = 300.0
+    gain: float = 2.0
+    held_looks: int = 12
+    timeout_s: float = 900.0
+    pause_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_nodes", "min_age_s", "lost_s", "restart_s", "boot_s", "pause_s"):
+            non_negative(name, getattr(self, name))
+        for name in ("max_moves", "horizon_s", "gain", "held_looks", "timeout_s"):
+            positive(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
 class SleepSettings:
     """Settings of sleeping nodes.
 
@@ -51,6 +89,7 @@ class SleepSettings:
         failed_s: time after which one that was given up may be tried again, s.
         max_waking: number of nodes that may wake at the same time.
         min_awake: minimum number of nodes awake in each family.
+        consolidation: when nodes are emptied that have few pods.
     """
 
     empty_s: float = 600.0
@@ -62,12 +101,40 @@ class SleepSettings:
     failed_s: float = 3600.0
     max_waking: int = 5
     min_awake: int = 1
+    consolidation: ConsolidationSettings = ConsolidationSettings()
 
     def __post_init__(self) -> None:
         for name in ("empty_s", "settle_s", "failed_s", "min_awake"):
             non_negative(name, getattr(self, name))
         for name in ("settle_looks", "obey_looks", "wake_timeout_s", "wake_attempts", "max_waking"):
             positive(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class BoundPod:
+    """A pod that keeps its node awake, as consolidation sees it.
+
+    Attributes:
+        name: its namespace and name.
+        requests: what it asks for.
+        rules: nodes that it may run on.
+        movable: whether it may be restarted elsewhere.
+        ends: whether it runs to an end: then it loses work when it is moved.
+        terminating: whether it is on its way out.
+        age_s: for how long it runs, s.
+        left_min: how long it is expected to run yet, min.
+        draw_w: what it draws, W.
+    """
+
+    name: str
+    requests: Room
+    rules: NodeRules = ANYWHERE
+    movable: bool = False
+    ends: bool = True
+    terminating: bool = False
+    age_s: float = 0.0
+    left_min: float = 0.0
+    draw_w: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -89,6 +156,8 @@ class SleepNode:
         labels: its labels.
         taints: its taints, without Joulie's.
         base_w: power that it saves asleep, W.
+        pods: those that keep it awake; empty where nodes are not emptied.
+        pod_room_w: power that budgets have left for more pods on it, W; 0 where one curtails.
     """
 
     name: str
@@ -105,6 +174,8 @@ class SleepNode:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     base_w: float = 0.0
+    pods: tuple[BoundPod, ...] = ()
+    pod_room_w: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -151,6 +222,7 @@ class SleepSnapshot:
         pods: pods that wait for a node, in order of creation.
         expected: pods that the forecast of demand expects.
         wake_room: room that power budgets have for nodes to wake.
+        until_back: pods that the forecast expects while an emptied node would sleep.
     """
 
     now_s: float
@@ -158,3 +230,4 @@ class SleepSnapshot:
     pods: Sequence[WaitingPod] = ()
     expected: Sequence[ExpectedPods] = ()
     wake_room: WakeRoom = NO_BUDGETS
+    until_back: Sequence[ExpectedPods] = ()

@@ -3,8 +3,11 @@
 A node that nobody needs is cordoned first, with a taint of Joulie's own, because a pod may be on its way to it. Only
 when no pod has come is it put to sleep. It is woken for pods that wait, for the forecast, or because a pod is bound to
 it after all, and becomes awake when its kubelet is ready. One that does not come back is told again, then given up for
-a while, and others are woken in its place.
+a while, and others are woken in its place. A node whose few pods may be moved is emptied first, where that pays.
 
+    Awake --pays to empty--> Emptying --its pods have gone--> Cordoned
+      ^                         +--given up--> Awake
+      |
     Awake --nobody needs it--> Cordoned --quiet--> Asleep --needed--> Waking --ready--> Awake
       ^                           |                  |                 |  ^
       +-------- needed -----------+                  |      told again +--+   too often: Failed --later--> Waking
@@ -15,6 +18,8 @@ The states are types with the legal transitions only: nothing goes to `Asleep` b
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 ANY_BOOT = "?"
@@ -27,19 +32,56 @@ class Awake:
 
     Attributes:
         empty_since_s: since when no pod but those of DaemonSets is on it, s since the epoch; None while there is one.
+        given_up_s: when it was tried in vain to empty it, s since the epoch.
     """
 
     empty_since_s: float | None = None
+    given_up_s: float = -math.inf
 
     def seen(self, *, empty: bool, now_s: float) -> Awake:
         """The state after a look; a clock that went back starts the time anew."""
         if not empty:
-            return Awake()
+            return replace(self, empty_since_s=None)
         since_s = self.empty_since_s
-        return Awake(now_s if since_s is None or since_s > now_s else since_s)
+        return replace(self, empty_since_s=now_s if since_s is None or since_s > now_s else since_s)
+
+    def emptying(self, now_s: float) -> Emptying:
+        """It pays to move its pods: keep others off it."""
+        return Emptying(now_s)
 
     def cordoned(self, now_s: float) -> Cordoned:
         """Nobody needs it: keep pods off it."""
+        return Cordoned(now_s)
+
+
+@dataclass(frozen=True)
+class Emptying:
+    """On and closed to pods; those on it are moved to other nodes.
+
+    Attributes:
+        since_s: since when, s since the epoch.
+        quiet_looks: looks of this process at which it was empty and no pod waited that it has room for.
+        held_looks: looks of this process in a row at which such a pod waited.
+    """
+
+    since_s: float
+    quiet_looks: int = 0
+    held_looks: int = 0
+
+    def seen(self, *, empty: bool, held: bool, now_s: float) -> Emptying:
+        """The state after a look; a clock that went back starts the time anew."""
+        return Emptying(
+            min(self.since_s, now_s),
+            self.quiet_looks + 1 if empty and not held else 0,
+            self.held_looks + 1 if held else 0,
+        )
+
+    def given_up(self, now_s: float) -> Awake:
+        """Its pods cannot go, or it is needed: open it, and leave it alone for a while."""
+        return Awake(given_up_s=now_s)
+
+    def cordoned(self, now_s: float) -> Cordoned:
+        """Its pods have gone and run elsewhere."""
         return Cordoned(now_s)
 
 
@@ -148,7 +190,13 @@ class Failed:
         return Waking(now_s, 1)
 
 
-SleepState = Awake | Cordoned | Asleep | Waking | Failed
+_PLAIN: Mapping[str, Callable[[float], Emptying | Cordoned | Failed]] = {
+    "emptying": Emptying,
+    "cordoned": Cordoned,
+    "failed": Failed,
+}
+"""Those whose marks say since when, and no more."""
+SleepState = Awake | Emptying | Cordoned | Asleep | Waking | Failed
 
 
 def mark_of(state: SleepState) -> str:
@@ -160,7 +208,7 @@ def mark_of(state: SleepState) -> str:
             return f"waking since {state.since_s:.0f} attempt {state.attempt}{_boot_of(state)}"
         case Asleep():
             return f"asleep since {state.since_s:.0f}{_boot_of(state)}"
-        case Cordoned() | Failed():
+        case Emptying() | Cordoned() | Failed():
             return f"{type(state).__name__.lower()} since {state.since_s:.0f}"
 
 
@@ -188,9 +236,7 @@ def state_of(mark: str, *, tainted: bool, now_s: float) -> SleepState:
             return Waking(float(since), max(1, int(attempt)), boot)
         case ["asleep", "since", since] if since.isdecimal():
             return Asleep(float(since), boot)
-        case ["cordoned", "since", since] if since.isdecimal() and not boot:
-            return Cordoned(float(since))
-        case ["failed", "since", since] if since.isdecimal() and not boot:
-            return Failed(float(since))
+        case [word, "since", since] if word in _PLAIN and since.isdecimal() and not boot:
+            return _PLAIN[word](float(since))
         case _:
             return Waking(now_s, 1, ANY_BOOT)

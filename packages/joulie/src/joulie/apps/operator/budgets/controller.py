@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -72,9 +73,28 @@ class _Decided:
         """The room that the decision left for nodes to wake: what is wanted since has none yet."""
         return wake_room(asleep, self.as_if_on, self.switched, list(self.budgets.values()), self.decision)
 
+    def pod_room_w(self) -> dict[str, float]:
+        """What budgets have left for more pods on each node that they cover, W; 0 where one curtails."""
+        found: dict[str, float] = {}
+        nodes, limits_w = self.nodes, self.decision.limit_w
+        for name, budget in self.budgets.items():
+            if not budget.enforced:
+                continue
+            limited = limits_w[budget.nodes] < nodes.full_w[budget.nodes]
+            curtails = bool((limited & nodes.steerable[budget.nodes]).any())
+            room_w = 0.0 if curtails else self.rooms_w.get(name, math.inf)
+            for place in budget.nodes.tolist():
+                node = nodes.names[place]
+                found[node] = min(found.get(node, math.inf), room_w)
+        return found
+
 
 class _NoBudgets:
     """No budget is in force, and no limit of one is left in the NodeTwins."""
+
+    def pod_room_w(self) -> dict[str, float]:
+        """Pods may go where they like."""
+        return {}
 
     def wake_room(self, asleep: Collection[str]) -> WakeRoom:
         """Nodes may wake as they like."""
@@ -169,6 +189,12 @@ class PowerBudgets:
         if self._decided is None:
             return UNKNOWN_ROOM if self._view.power_budgets else NO_BUDGETS
         return self._decided.wake_room(asleep)
+
+    def pod_room_w(self) -> dict[str, float] | None:
+        """What the last decision left for more pods on nodes that budgets cover, W; None while nothing is known."""
+        if self._decided is None:
+            return None if self._view.power_budgets else {}
+        return self._decided.pod_room_w()
 
     async def run(self) -> None:
         """Keep the budgets until cancelled."""

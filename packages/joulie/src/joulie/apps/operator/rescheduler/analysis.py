@@ -23,7 +23,7 @@ from joulie.domain.marginal import (
     gpu_max_or_fallback_w,
     marginal_w,
 )
-from joulie.domain.policy import PodPhase, PowerConstraint, WorkloadClass
+from joulie.domain.policy import PodPhase
 from joulie.domain.profiles.profile import GpuProfile
 from joulie.domain.profiles.reschedule import (
     MovablePod,
@@ -217,22 +217,20 @@ def _movable(
 
     Pods without a controller are excluded: an eviction would delete them, not move them.
     """
-    limits = _limits(node, inputs.nodes[node.name])
+    limits = limits_of(node, inputs.nodes[node.name])
     found: list[MovablePod] = []
     for pod in pods:
         entry = inputs.profiles.get((pod.namespace, pod.owner))
         facts = ProfileFacts() if entry is None else entry.facts
-        if pod.phase is not PodPhase.RUNNING or pod.controller is None:
+        if not pod.movable(facts):
             continue
-        if pod.effective_reschedulable(facts) is not True:
-            continue
-        performance = _performance(pod, facts)
+        performance = pod.wants_performance(facts)
         found.append(
             MovablePod(
                 pod.namespace,
                 pod.name,
                 Workload(pod.namespace, pod.owner.kind, pod.owner.name),
-                _power_w(inputs.pod_power_w.get(pod.uid), pod, limits, performance=performance),
+                power_of_pod_w(inputs.pod_power_w.get(pod.uid), pod, limits, performance=performance),
                 cpu_cores=pod.requests.cpu_cores,
                 memory_gib=pod.requests.memory_gib,
                 gpus=pod.requests.gpus,
@@ -250,13 +248,6 @@ def _movable(
     return tuple(found)
 
 
-def _performance(pod: PodFacts, profile: ProfileFacts) -> bool:
-    stated = pod.effective_class(profile)
-    if stated is None:
-        return pod.constraint is PowerConstraint.PERFORMANCE_ONLY
-    return stated is WorkloadClass.PERFORMANCE
-
-
 def _sensitivity(pod: PodFacts, profile: ProfileFacts, min_confidence: float) -> Level | None:
     """The higher of CPU and GPU sensitivity; measured values count only with enough confidence. None if unknown."""
     measured = profile if profile.confidence >= min_confidence else ProfileFacts()
@@ -264,7 +255,7 @@ def _sensitivity(pod: PodFacts, profile: ProfileFacts, min_confidence: float) ->
     return next((level for level in Level if level in known), None)
 
 
-class _Limits(NamedTuple):
+class PodLimits(NamedTuple):
     """Maximum power of a node, to estimate the marginal power of its pods.
 
     Attributes:
@@ -278,17 +269,18 @@ class _Limits(NamedTuple):
     gpu_max_w: float
 
 
-def _limits(node: ControlledNode, facts: NodeFacts) -> _Limits:
+def limits_of(node: ControlledNode, facts: NodeFacts) -> PodLimits:
+    """The maximum power of a node, for its pods."""
     cpu, gpu = node.hardware.cpu, node.hardware.gpu
     cores = facts.offered.get("cpu") or cpu.cores or 1.0
-    return _Limits(
+    return PodLimits(
         cores,
         cpu_max_or_fallback_w(node.hardware.cpu_max_w, cores),
         gpu_max_or_fallback_w(gpu.requested_max_w if gpu else None, gpu.vendor if gpu else None),
     )
 
 
-def _power_w(measured_w: float | None, pod: PodFacts, limits: _Limits, *, performance: bool) -> float:
+def power_of_pod_w(measured_w: float | None, pod: PodFacts, limits: PodLimits, *, performance: bool) -> float:
     """Power of a pod, W: measured, else the marginal power of its requests."""
     if measured_w is not None:
         return max(0.0, measured_w)

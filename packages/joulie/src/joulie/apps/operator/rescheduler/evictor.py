@@ -114,7 +114,7 @@ class Evictor:
 
     async def _evict(self, eviction: Eviction, pod: PodFacts) -> Skip | None:
         try:
-            await self._client.create_subresource(PODS, pod.name, "eviction", _body(pod), pod.namespace)
+            await self._client.create_subresource(PODS, pod.name, "eviction", eviction_of(pod), pod.namespace)
         except (NotFoundError, ConflictError):
             return Skip.GONE
         except TooManyRequestsError as error:
@@ -182,13 +182,21 @@ class Evictor:
         )
 
 
-def _body(pod: PodFacts) -> dict[str, Any]:
-    """The Eviction of the pod with this UID, with its own grace period."""
+def eviction_of(pod: PodFacts, *, dry_run: bool = False) -> dict[str, Any]:
+    """The Eviction of the pod with this UID, with its own grace period.
+
+    Args:
+        pod: the pod.
+        dry_run: whether only to learn if the API server would allow it.
+    """
+    options: dict[str, Any] = {"preconditions": {"uid": pod.uid}}
+    if dry_run:
+        options["dryRun"] = ["All"]
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": pod.name, "namespace": pod.namespace},
-        "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        "deleteOptions": options,
     }
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from joulie.domain.sleep.demand import ForecastSettings
-from joulie.domain.sleep.snapshot import SleepSettings
+from joulie.domain.sleep.snapshot import ConsolidationSettings, SleepSettings
 from joulie.settings import duration, group, integer, listed, number, path, text
 
 
@@ -72,6 +72,39 @@ class NodeSleepSettings:
         max_waking=integer("SLEEP_MAX_WAKING", "5", "Number of nodes that may boot at the same time.", minimum=1),
         min_awake=integer(
             "SLEEP_MIN_AWAKE", "1", "Minimum number of nodes of each family of hardware that stay open.", minimum=0
+        ),
+    )
+    consolidation: ConsolidationSettings = group(
+        ConsolidationSettings,
+        max_nodes=integer(
+            "SLEEP_CONSOLIDATE_NODES",
+            "0",
+            "Nodes that may be emptied at the same time, by evicting pods with joulie.io/reschedulable: true, where "
+            "that saves more than it costs. 0 moves no pod.",
+            minimum=0,
+        ),
+        lost_s=duration(
+            "SLEEP_CONSOLIDATE_LOST",
+            "30d",
+            "Work that a pod which runs to an end loses at most when it is moved: time between its checkpoints. The "
+            "default takes all of it for lost.",
+            minimum=0,
+        ),
+        restart_s=duration(
+            "SLEEP_CONSOLIDATE_RESTART", "1m", "Time in which a pod that is moved does no work.", minimum=0
+        ),
+        horizon_s=duration(
+            "SLEEP_CONSOLIDATE_HORIZON",
+            "1h",
+            "Time for which a node that was emptied is expected to sleep at most. Nodes that the forecast needs within "
+            "it are not emptied.",
+            minimum=1,
+        ),
+        gain=number(
+            "SLEEP_CONSOLIDATE_GAIN",
+            "2",
+            "How many times the energy that it costs emptying a node must save.",
+            minimum=1,
         ),
     )
     forecast: ForecastSettings = group(

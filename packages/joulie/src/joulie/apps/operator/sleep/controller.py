@@ -4,6 +4,9 @@ Every ten seconds it looks at nodes and pods, decides (`joulie.domain.sleep`), c
 still allows, and reports. What is written on the node is the truth; a new leader begins with it. Nodes without a power
 switch rest where they are, in deep idle.
 
+Where that is asked for, nodes with few pods are emptied: by evictions only, which disruption budgets may refuse, and
+never a pod that does not say that it may be restarted.
+
 A node that is only observed is decided about as if it were acted on, by marks that are kept in memory. One that was
 acted on before and no longer is, since a setting or its label changed, is opened again, also where sleep is off.
 """
@@ -36,7 +39,9 @@ from joulie.apps.operator.settings.sleep import SleepMode
 from joulie.apps.operator.sleep.demand import Demand
 from joulie.apps.operator.sleep.keep import Keep
 from joulie.apps.operator.sleep.metrics import SleepMetrics
+from joulie.apps.operator.sleep.moves import Mover
 from joulie.apps.operator.sleep.nodes import Fleet, Seen, is_job, is_marked, see
+from joulie.apps.operator.sleep.pods import BoundPods
 from joulie.apps.operator.sleep.power import NodePower, Sleeper, Switches
 from joulie.apps.operator.sleep.volumes import LocalVolumes
 from joulie.domain.capping.switched import NO_BUDGETS, Switched, SwitchState, WakeRoom
@@ -49,6 +54,7 @@ from joulie.domain.sleep.states import Asleep, Awake, SleepState, Waking, mark_o
 from joulie.program.leadership import NotLeadingError
 
 _REASONS = {
+    Action.EMPTY: "Emptying",
     Action.CORDON: "ClosedToSleep",
     Action.UNCORDON: "Opened",
     Action.POWER_OFF: "Asleep",
@@ -56,7 +62,12 @@ _REASONS = {
     Action.GIVE_UP: "DoesNotWake",
 }
 """Reason of the event about each action."""
-_OBSERVED = {Action.CORDON: "WouldCloseToSleep", Action.UNCORDON: "WouldOpen", Action.POWER_OFF: "WouldSleep"}
+_OBSERVED = {
+    Action.EMPTY: "WouldEmpty",
+    Action.CORDON: "WouldCloseToSleep",
+    Action.UNCORDON: "WouldOpen",
+    Action.POWER_OFF: "WouldSleep",
+}
 """The same where nothing is done; nodes in deep idle need not be woken."""
 
 _log = logging.getLogger(__name__)
@@ -94,6 +105,8 @@ class NodeSleep:
         now_s: current time, s since the epoch.
         switches: power switches of nodes; None for none.
         wake_room: returns the room that power budgets have for nodes to wake, of the sleeping ones that it is given.
+        pod_room_w: returns what power budgets have left for more pods on nodes that they cover, W; None while unknown.
+        pod_power_w: returns the measured power of pods by UID, W.
     """
 
     def __init__(
@@ -109,6 +122,8 @@ class NodeSleep:
         now_s: Callable[[], float],
         switches: Switches | None = None,
         wake_room: Callable[[Collection[str]], WakeRoom] = lambda _: NO_BUDGETS,
+        pod_room_w: Callable[[], Mapping[str, float] | None] = dict,
+        pod_power_w: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self._client = client
         self._view = view
@@ -118,7 +133,11 @@ class NodeSleep:
         self._events = events
         self._may_write = may_write
         self._now_s = now_s
-        self._wake_room = wake_room
+        self._wake_room, self._pod_room_w, self._pod_power_w = wake_room, pod_room_w, pod_power_w
+        forecast, consolidation = settings.forecast, settings.consolidation
+        self._sleeping = replace(settings.sleeping, consolidation=replace(consolidation, boot_s=forecast.ahead_s))
+        self._pods = BoundPods()
+        self._mover = Mover(client, view, metrics, events, may_write=may_write, now_s=now_s)
         self._switched: Mapping[str, Switched] = {}
         self._volumes = LocalVolumes(client)
         self._demand = Demand(client, settings)
@@ -170,10 +189,16 @@ class NodeSleep:
         await asyncio.to_thread(self._power.reload)
         await self._demand.load(self._now_s())
         seen = see(self._view, self._volumes.all, self._now_s())
+        if self._sleeping.consolidation.max_nodes:
+            profiles = self._view.workload_profiles.all_effective()
+            seen = replace(
+                seen, profiles=profiles, pod_power_w=dict(self._pod_power_w()), pod_room_w=self._pod_room_w()
+            )
         # On a large cluster this takes a good part of a second, so it runs in a thread.
         room = self._wake_room([name for name, facts in seen.facts.items() if facts.sleep_mark])
         decided = await asyncio.to_thread(self._decide, seen, room)
         await self._carry_out_all(decided)
+        await self._move_all(decided)
         await self._follow_switches(decided)
         self._switched = self._count_switched(decided)
         if decided.observed is None:
@@ -187,17 +212,21 @@ class NodeSleep:
 
     def _decide(self, seen: Seen, room: WakeRoom) -> _Decided:
         began_s = time.monotonic()
-        settings = self._settings
-        fleet = Fleet(seen, settings, self._catalogue, self._power.switches)
+        settings, sleeping = self._settings, self._sleeping
+        empties = bool(sleeping.consolidation.max_nodes) and settings.sleep is not SleepMode.OFF
+        on_node = self._pods.by_node(seen) if empties else {}
+        fleet = Fleet(seen, settings, self._catalogue, self._power.switches, on_node)
         nodes = fleet.as_they_are(self._memory)
         enforced = settings.sleep is SleepMode.ENFORCE
         expected = () if settings.sleep is SleepMode.OFF else self._demand.expected(seen.pods, seen.now_s)
+        back = self._demand.until_back(seen.now_s) if empties else ()
         pods, ahead = (fleet.waiting, expected) if enforced else ((), ())
-        real = decide(SleepSnapshot(seen.now_s, nodes, pods, ahead, room), settings.sleeping)
+        real = decide(SleepSnapshot(seen.now_s, nodes, pods, ahead, room, back), sleeping)
         observed = None
         if settings.sleep is not SleepMode.OFF and any(fleet.is_observed(node.name) for node in nodes):
             imagined = fleet.as_if_acting(self._virtual, nodes)
-            observed = decide(SleepSnapshot(seen.now_s, imagined, fleet.waiting, expected), settings.sleeping)
+            snapshot = SleepSnapshot(seen.now_s, imagined, fleet.waiting, expected, until_back=back)
+            observed = decide(snapshot, sleeping)
         self._metrics.decide_seconds.observe(time.monotonic() - began_s)
         return _Decided(fleet, {node.name: node for node in nodes}, real, observed, expected)
 
@@ -248,6 +277,10 @@ class NodeSleep:
             return
         if not self._may_write():
             raise NotLeadingError("this process no longer holds the lease: not written")
+        if command.action is Action.EMPTY and (refusal := await self._mover.refusal(pod.name for pod in seen.pods)):
+            self._memory[facts.uid] = Remembered(seen.mark, Awake(given_up_s=self._now_s()))
+            self._tell(command._replace(reason=refusal), facts.uid, "Normal", "NotEmptied")
+            return
         mark = mark_of(state)
         await self._client.patch(
             NODES,
@@ -260,6 +293,20 @@ class NodeSleep:
         self._metrics.done(command, Mode.ENFORCE)
         severity: Severity = "Warning" if command.action is Action.GIVE_UP else "Normal"
         self._tell(command, facts.uid, severity, _REASONS[command.action])
+
+    async def _move_all(self, decided: _Decided) -> None:
+        """Evict the pods that are to go now, from nodes that are marked as it was decided.
+
+        Raises:
+            NotLeadingError: the lease was lost.
+        """
+        for name in {move.node: None for move in decided.real.moves}:
+            node = await self._read(name)
+            if node is None or sleep_mark(node) != decided.nodes[name].mark:
+                continue
+            for move in decided.real.moves:
+                if move.node == name:
+                    await self._mover.move(move)
 
     async def _follow_switches(self, decided: _Decided) -> None:
         """Have the switches do what the marks want, as they are now."""
@@ -325,6 +372,9 @@ class NodeSleep:
         }
         for command in decision.commands:
             if command.node in observed:
+                if command.action is Action.EMPTY:
+                    # Its pods stay: said once, it is left alone for a while.
+                    found[observed[command.node]] = Remembered("", Awake(given_up_s=self._now_s()))
                 self._metrics.done(command, Mode.OBSERVE)
                 self._tell(command, observed[command.node], "Normal", _OBSERVED.get(command.action, "WouldWake"))
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.demand import CONFIG_MAP, read_demand, write_demand
@@ -71,6 +72,14 @@ class Demand:
             await write_demand(self._client, self._settings.namespace, history)
         except (KubernetesError, ValueError) as error:
             _log.warning("history of demand not kept", extra={"error": str(error)})
+
+    def until_back(self, now_s: float) -> tuple[ExpectedPods, ...]:
+        """The pods that are expected while a node that is emptied now would sleep."""
+        settings = self._settings
+        if self._history is None:
+            return ()
+        keep_s = max(settings.forecast.keep_s, settings.consolidation.horizon_s)
+        return self._history.expected(now_s, replace(settings.forecast, keep_s=keep_s))
 
     def expected(self, pods: Iterable[PodFacts], now_s: float) -> tuple[ExpectedPods, ...]:
         """Learn from the pods that have come since the last look; returns those that are expected."""

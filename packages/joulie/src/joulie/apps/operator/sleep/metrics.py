@@ -11,9 +11,9 @@ from joulie.apps.operator.sleep.keep import RULES, Keep
 from joulie.domain.mode import Mode
 from joulie.domain.sleep.commands import Command
 from joulie.domain.sleep.snapshot import ExpectedPods
-from joulie.domain.sleep.states import Asleep, Awake, Cordoned, Failed, SleepState, Waking
+from joulie.domain.sleep.states import Asleep, Awake, Cordoned, Emptying, Failed, SleepState, Waking
 
-_STATES = tuple(kind.__name__.lower() for kind in (Awake, Cordoned, Asleep, Waking, Failed))
+_STATES = tuple(kind.__name__.lower() for kind in (Awake, Emptying, Cordoned, Asleep, Waking, Failed))
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -59,6 +59,12 @@ class SleepMetrics:
         )
         self._kept = Gauge(
             "joulie_operator_sleep_kept_nodes", "Nodes that must not sleep, by reason.", ["reason"], registry=registry
+        )
+        self._moves = Counter(
+            "joulie_operator_sleep_moves",
+            "Pods that were to leave nodes that are emptied, by result: moved, refused, gone or error.",
+            ["result"],
+            registry=registry,
         )
         self._removable = Gauge(
             "joulie_operator_sleep_removable_nodes",
@@ -114,6 +120,10 @@ class SleepMetrics:
     def done(self, command: Command, mode: Mode) -> None:
         """Count a command that was carried out, or would have been."""
         self._commands.labels(command.action.value, mode.value).inc()
+
+    def moved(self, result: str) -> None:
+        """Count a pod that was to leave a node that is emptied."""
+        self._moves.labels(result).inc()
 
     def stood_down(self) -> None:
         """Show no node: sleep is off, or this replica no longer leads."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.pods import PodFacts
+from joulie.adapters.kubernetes.profiles import WorkloadKey
 from joulie.adapters.kubernetes.requests import offered_gpus
-from joulie.apps.operator.facts import NodeFacts
+from joulie.apps.operator.facts import NodeFacts, ProfileEntry
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.operator.sleep.keep import CLOSED, Keep, acts_on, keep_released, keep_rule
@@ -21,7 +22,7 @@ from joulie.domain.hardware.estimates import TYPICAL_IDLE_SHARE
 from joulie.domain.policy import PodPhase
 from joulie.domain.power_estimate import gpu_idle_w
 from joulie.domain.sleep.commands import Remembered, recalled
-from joulie.domain.sleep.snapshot import NOTHING, Room, SleepNode, WaitingPod
+from joulie.domain.sleep.snapshot import NOTHING, BoundPod, Room, SleepNode, WaitingPod
 from joulie.domain.sleep.states import SleepState
 
 _PASSING_TAINTS = frozenset(
@@ -55,6 +56,9 @@ class Seen:
         facts: these, and nodes that are marked and no longer managed, by name.
         pods: all pods.
         volumes: volumes that cannot be used from everywhere; None if they are not known.
+        profiles: effective WorkloadProfiles; these and the next two only where nodes are emptied.
+        pod_power_w: measured power of pods by UID, W.
+        pod_room_w: what power budgets have left for more pods on nodes that they cover, W; None while that is unknown.
     """
 
     now_s: float
@@ -62,6 +66,9 @@ class Seen:
     facts: Mapping[str, NodeFacts]
     pods: Sequence[PodFacts]
     volumes: Sequence[VolumeNodes] | None
+    profiles: Mapping[WorkloadKey, ProfileEntry] = field(default_factory=dict)
+    pod_power_w: Mapping[str, float] = field(default_factory=dict)
+    pod_room_w: Mapping[str, float] | None = field(default_factory=dict)
 
 
 def see(view: ClusterView, volumes: Sequence[VolumeNodes] | None, now_s: float) -> Seen:
@@ -78,6 +85,7 @@ class Fleet:
         settings: operator settings.
         catalogue: hardware catalogue.
         switches: whether a node is switched off when it sleeps.
+        pods: the pods that keep nodes awake, by name of the node; empty where nodes are not emptied.
 
     Attributes:
         facts: what is known of the nodes, by name.
@@ -92,6 +100,7 @@ class Fleet:
         settings: OperatorSettings,
         catalogue: Catalogue,
         switches: Callable[[str, NodeFacts], bool],
+        pods: Mapping[str, tuple[BoundPod, ...]],
     ) -> None:
         self.facts = seen.facts
         self.acting = frozenset(name for name, facts in seen.facts.items() if acts_on(facts, settings))
@@ -102,6 +111,7 @@ class Fleet:
         self._settings = settings
         self._catalogue = catalogue
         self._switches = switches
+        self._pods, self._pod_room_w = pods, seen.pod_room_w
         self._now_s = seen.now_s
         self._controlled = {node.name: node for node in seen.controlled}
         self._jobs: Counter[str] = Counter()
@@ -184,6 +194,8 @@ class Fleet:
             labels=facts.labels,
             taints=tuple(taint for taint in facts.taints if taint.key not in _PASSING_TAINTS),
             base_w=0.0 if controlled is None else self._idle_w(controlled),
+            pods=self._pods.get(name, ()),
+            pod_room_w=0.0 if self._pod_room_w is None else self._pod_room_w.get(name, math.inf),
         )
 
     def _idle_w(self, node: ControlledNode) -> float:
