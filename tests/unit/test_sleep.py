@@ -374,7 +374,7 @@ def test_courses_notice_a_node_that_is_told_once_only(monkeypatch: pytest.Monkey
 def test_courses_notice_a_node_that_is_opened_on_its_way_down(monkeypatch: pytest.MonkeyPatch) -> None:
     read = Course._read
     monkeypatch.setattr(Course, "_read", lambda *args: replace(read(*args), boot=""))
-    assert any(Course(seed).play().stranded for seed in (0, 4, 32))
+    assert any(Course(seed).play().stranded for seed in (8, 11, 30))
 
 
 def test_courses_are_summed() -> None:

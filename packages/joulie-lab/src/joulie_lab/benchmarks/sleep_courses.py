@@ -1,8 +1,9 @@
 """Random courses of a small cluster whose nodes sleep, with every fault that the decision must survive.
 
 A course is a world of its own: nodes that boot, fail to boot, come up by themselves or die while they are off; pods
-that a scheduler binds by a view that lags; a forecast that is often wrong; and an operator that decides by
-`joulie.domain.sleep`, is killed between any two writes, cannot reach the API server for minutes, and whose clock jumps.
+that a scheduler binds by a view that lags; a forecast that is often wrong; disruption budgets that refuse evictions and
+power budgets that curtail; and an operator that decides by `joulie.domain.sleep`, empties nodes, is killed between any
+two writes, cannot reach the API server for minutes, and whose clock jumps.
 After the faults the world goes on in peace until all that can run has run. Source: spec, power budgets, sleep and wake;
 issue 19, faults.
 """
@@ -18,16 +19,43 @@ import numpy as np
 
 from joulie.domain.scheduling.labels import Requirement
 from joulie.domain.scheduling.node_rules import ANYWHERE, NodeRules, Term
-from joulie.domain.sleep.commands import Action, Command, Remembered, recalled, still_holds
+from joulie.domain.sleep.commands import Action, Command, Move, Remembered, recalled, still_holds
 from joulie.domain.sleep.decide import decide
-from joulie.domain.sleep.snapshot import ExpectedPods, Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod
-from joulie.domain.sleep.states import Asleep, Awake, SleepState, Waking, mark_of, state_of
+from joulie.domain.sleep.snapshot import (
+    BoundPod,
+    ConsolidationSettings,
+    ExpectedPods,
+    Room,
+    SleepNode,
+    SleepSettings,
+    SleepSnapshot,
+    WaitingPod,
+)
+from joulie.domain.sleep.states import Asleep, Awake, Emptying, SleepState, Waking, mark_of, state_of
 from joulie_lab.adapters.executors import in_processes
 from joulie_lab.benchmarks.results import Figures
 
 STEP_S = 10.0
 _SETTINGS = SleepSettings(
-    empty_s=60.0, settle_s=30.0, wake_timeout_s=180.0, obey_looks=12, wake_attempts=2, failed_s=300.0, max_waking=2
+    empty_s=60.0,
+    settle_s=30.0,
+    wake_timeout_s=180.0,
+    obey_looks=12,
+    wake_attempts=2,
+    failed_s=300.0,
+    max_waking=2,
+    consolidation=ConsolidationSettings(
+        max_nodes=1,
+        max_moves=2,
+        min_age_s=30.0,
+        lost_s=60.0,
+        restart_s=10.0,
+        boot_s=60.0,
+        gain=1.0,
+        held_looks=5,
+        timeout_s=180.0,
+        pause_s=120.0,
+    ),
 )
 _FAULTY_STEPS = 90
 _PEACEFUL_STEPS = 400
@@ -35,6 +63,13 @@ _BOOT_S = (30.0, 150.0)
 _SHUT_DOWN_S = (0.0, 90.0)
 _DEAF_S = (60.0, 900.0)
 _OUTAGE_S = 300.0
+_MOVABLE = 0.9
+_AGAINST_MOVES = 0.01
+_LEAVES_S = (0.0, 40.0)
+_LEFT_MIN = 30.0
+"""How long pods are believed to run yet, min: much longer than they do, so that nodes are emptied often."""
+_REFUSED_S = (20.0, 300.0)
+_CURTAILED_S = (20.0, 200.0)
 _EXPECT_S = (60.0, 1800.0)
 _CHUNK = 50
 FULL_COURSES = 10_000
@@ -80,6 +115,9 @@ class _Pod:
     node: str = ""
     started_s: float | None = None
     done: bool = False
+    movable: bool = False
+    leaves_at_s: float = math.inf
+    """When it will be gone from its node, since it was evicted; another one is made in its place."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +135,9 @@ class Outcome:
         sleeps: nodes switched off.
         wakes: nodes told to wake.
         given_up: nodes given up.
+        emptied: nodes whose pods were all moved.
+        moves: pods moved from nodes that are emptied.
+        moved_fixed: pods moved that must stay, or more nodes emptied at once than may.
         faults: faults by name.
         slept_share: share of all node-steps in which a node was off.
     """
@@ -111,13 +152,22 @@ class Outcome:
     sleeps: int
     wakes: int
     given_up: int
+    emptied: int
+    moves: int
+    moved_fixed: int
     faults: dict[str, int] = field(default_factory=dict)
     slept_share: float = 0.0
 
     @property
     def holds(self) -> bool:
         """Whether nothing happened that must not."""
-        return not (self.lost or self.unexplained or self.stranded or self.too_many_waking)
+        return not (self.lost or self.unexplained or self.stranded or self.too_many_waking or self.moved_fixed)
+
+
+_COUNTED = (
+    *("lost", "unexplained", "too_many_waking", "sleeps", "wakes", "given_up"),
+    *("emptied", "moves", "moved_fixed"),
+)
 
 
 class Course:
@@ -136,12 +186,14 @@ class Course:
         self._memory: dict[str, Remembered] = {}
         self._told_off: set[str] = set()
         self._forecast_rng = np.random.default_rng([seed, 1])
+        self._moves_rng = np.random.default_rng([seed, 2])
+        self._refused_until_s = self._curtailed_until_s = 0.0
         self._forecast: tuple[ExpectedPods, ...] = ()
         self._expect_until_s = 0.0
         self._api_down_until_s = 0.0
         self._kill_after: int | None = None
         self._faults: dict[str, int] = {}
-        self._counts = dict.fromkeys(("lost", "unexplained", "too_many_waking", "sleeps", "wakes", "given_up"), 0)
+        self._counts = dict.fromkeys(_COUNTED, 0)
         self._off_steps = 0
 
     def play(self) -> Outcome:
@@ -201,6 +253,17 @@ class Course:
             if self._rng.random() < chance:
                 self._faults[name] = self._faults.get(name, 0) + 1
                 happen(self._nodes[int(self._rng.integers(len(self._nodes)))])
+        # Drawn apart, so that courses stay those that they were before nodes were emptied.
+        for name, begin in (("evictions refused", self._refuse), ("power curtailed", self._curtail)):
+            if self._moves_rng.random() < _AGAINST_MOVES:
+                self._faults[name] = self._faults.get(name, 0) + 1
+                begin()
+
+    def _refuse(self) -> None:
+        self._refused_until_s = self._now_s + float(self._moves_rng.uniform(*_REFUSED_S))
+
+    def _curtail(self) -> None:
+        self._curtailed_until_s = self._now_s + float(self._moves_rng.uniform(*_CURTAILED_S))
 
     def _deafen(self, node: _Node) -> None:
         node.deaf_until_s = self._now_s + float(self._rng.uniform(*_DEAF_S))
@@ -243,6 +306,7 @@ class Course:
 
     def _new_pod(self, requests: Room) -> _Pod:
         pod = _Pod(f"p{len(self._pods)}", requests, float(self._rng.exponential(240.0)))
+        pod.movable = bool(self._moves_rng.random() < _MOVABLE)
         self._pods.append(pod)
         return pod
 
@@ -254,6 +318,9 @@ class Course:
     def _run_pods(self) -> None:
         for pod in self._pods:
             if not pod.node or pod.done:
+                continue
+            if self._now_s >= pod.leaves_at_s:
+                pod.node, pod.started_s, pod.leaves_at_s = "", None, math.inf
                 continue
             ready = self._by_name[pod.node].ready(self._now_s) and self._by_name[pod.node].runs_pods
             if pod.started_s is None:
@@ -309,6 +376,20 @@ class Course:
             allocatable=node.room,
             free=self._free(node),
             base_w=700.0 if node.family == "gpu" else 150.0,
+            pods=tuple(self._bound(pod) for pod in self._on(node)),
+            pod_room_w=0.0 if self._now_s < self._curtailed_until_s else math.inf,
+        )
+
+    def _bound(self, pod: _Pod) -> BoundPod:
+        return BoundPod(
+            pod.name,
+            pod.requests,
+            _rules(pod),
+            movable=pod.movable and pod.started_s is not None,
+            terminating=math.isfinite(pod.leaves_at_s),
+            age_s=0.0 if pod.started_s is None else self._now_s - pod.started_s,
+            left_min=_LEFT_MIN,
+            draw_w=20.0,
         )
 
     def _operate(self) -> None:
@@ -328,6 +409,11 @@ class Course:
             sum(isinstance(state, Waking) for state in states)
             for states in ((node.state for node in nodes.values()), decision.states.values())
         )
+        emptying = sum(isinstance(state, Emptying) for state in decision.states.values())
+        may = max(
+            self._settings.consolidation.max_nodes, sum(isinstance(one.state, Emptying) for one in nodes.values())
+        )
+        self._counts["moved_fixed"] += emptying > may
         self._counts["too_many_waking"] += after > max(before, self._settings.max_waking)
         commanded = {command.node for command in decision.commands}
         for name, node in nodes.items():
@@ -338,9 +424,25 @@ class Course:
                 state = decision.states[command.node]
                 if self._carry_out(command, nodes[command.node], state):
                     memory[command.node] = Remembered(mark_of(state), state)
+            for move in decision.moves:
+                self._move(move, nodes[move.node])
             self._switch_again(now_s)
         except KilledError:
             self._memory, self._told_off = {}, set()  # a new leader knows what is marked
+
+    def _move(self, move: Move, seen: SleepNode) -> None:
+        """Evict a pod, unless the node is no longer marked as it was, or its disruption budget refuses."""
+        pod = next(pod for pod in self._pods if pod.name == move.pod)
+        if self._now_s < self._api_down_until_s or self._by_name[move.node].mark != seen.mark:
+            return
+        if pod.node != move.node or pod.done or math.isfinite(pod.leaves_at_s):
+            return
+        self._may_die()
+        if self._now_s < self._refused_until_s:
+            return
+        self._counts["moves"] += 1
+        self._counts["moved_fixed"] += not pod.movable
+        pod.leaves_at_s = self._now_s + float(self._moves_rng.uniform(*_LEAVES_S))
 
     def _expected(self) -> tuple[ExpectedPods, ...]:
         """A forecast that is right or wrong, as chance will have it."""
@@ -359,6 +461,11 @@ class Course:
             return False
         if not still_holds(command, seen, self._read(node, self._now_s)):
             return False
+        if command.action is Action.EMPTY and self._now_s < self._refused_until_s:
+            now_s = self._now_s + self._clock_s
+            self._memory[node.name] = Remembered(seen.mark, Awake(given_up_s=now_s))
+            return False
+        self._counts["emptied"] += command.action is Action.CORDON and isinstance(seen.state, Emptying)
         self._may_die()
         node.mark, node.tainted = mark_of(state), not isinstance(state, Awake)
         self._may_die()
@@ -435,6 +542,9 @@ class SleepResult(Figures, frozen=True):
     given_up: int
     slept_pct: float
     faults: Mapping[str, int]
+    emptied: int = 0
+    moves: int = 0
+    moved_fixed: int = 0
 
 
 def play_courses(
@@ -478,6 +588,9 @@ def play_courses(
         sleeps=total("sleeps"),
         wakes=total("wakes"),
         given_up=total("given_up"),
+        emptied=total("emptied"),
+        moves=total("moves"),
+        moved_fixed=total("moved_fixed"),
         slept_pct=100.0 * float(np.mean([outcome.slept_share for outcome in outcomes])),
         faults=dict(sorted(faults.items())),
     )

@@ -50,8 +50,8 @@ def why_not_emptied(node: SleepNode, state: Emptying, now_s: float, settings: Co
         (node.pod_room_w <= 0.0, "a power budget curtails it"),
         (state.held_looks >= settings.held_looks, "a pod waits that it has room for"),
         (passed_s >= settings.timeout_s, f"not empty after {passed_s:.0f} s"),
-        (bool(stays), f"{', '.join(stays[:1])} must not be moved"),
-        (bool(came), f"{', '.join(came[:1])} came"),
+        (bool(stays), f"pod {next(iter(stays), '')} must not be moved"),
+        (bool(came), f"pod {next(iter(came), '')} came"),
     )
     return next((reason for holds, reason in reasons if holds), "")
 
@@ -77,7 +77,7 @@ class Consolidation:
 
     Args:
         nodes: those that are awake.
-        free: what of each node nobody has or is to get, by name.
+        free: what of each node nobody has, nor a pod that waits is to get, by name.
         snapshot: the cluster.
         settings: settings of consolidation.
     """
@@ -187,15 +187,17 @@ class Consolidation:
 
     def _reserve(self, snapshot: SleepSnapshot) -> None:
         """Keep room for the pods that are expected before an emptied node would be back, on the fullest nodes."""
-        counted = {(one.requests, one.rules): one.later for one in snapshot.expected}
+        numbers: dict[tuple[Room, NodeRules], int] = {}
+        for one in (*snapshot.until_back, *snapshot.expected):
+            kind = one.requests, one.rules
+            numbers[kind] = max(numbers.get(kind, 0), one.later)
         left = _MAX_EXPECTED
         order = np.lexsort((self._free[0], self._free[2]))
-        for expected in snapshot.until_back:
-            more = min(left, expected.later - counted.get((expected.requests, expected.rules), 0))
-            asked = np.array(expected.requests)[:, np.newaxis]
-            for _ in range(more):
+        for (requests, rules), number in numbers.items():
+            asked = np.array(requests)[:, np.newaxis]
+            for _ in range(min(left, number)):
                 left -= 1
-                fits = self._admits(expected.rules) & (self._free >= asked).all(axis=0)
+                fits = self._admits(rules) & (self._free >= asked).all(axis=0)
                 first = order[fits[order]][:1]
                 if not len(first):
                     break

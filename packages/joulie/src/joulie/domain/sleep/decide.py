@@ -32,6 +32,7 @@ def decide(snapshot: SleepSnapshot, settings: SleepSettings) -> SleepDecision:
         decision.advance(node)
     for pod in snapshot.pods:
         decision.make_room(pod)
+    decision.note_room()
     for expected in snapshot.expected:
         decision.expect(expected)
     decision.keep_reserve()
@@ -68,6 +69,8 @@ class _Decision:
         self._wanted: set[str] = set()
         self._ahead: set[str] = set()
         self._moves: tuple[Move, ...] = ()
+        self._free_for_moves: dict[str, Room] = {}
+        self._needed_now: set[str] = set()
         self._some_stay_on = not all(node.switchable for node in snapshot.nodes)
 
     def result(self) -> SleepDecision:
@@ -361,6 +364,11 @@ class _Decision:
 
     # ---- sleep
 
+    def note_room(self) -> None:
+        """Note what is free before expected pods take of it: consolidation keeps room for them on full nodes."""
+        if self._settings.consolidation.max_nodes:
+            self._free_for_moves, self._needed_now = dict(self._free), set(self._needed)
+
     def consolidate(self, snapshot: SleepSnapshot) -> None:
         """Move pods off the nodes that are emptied, and begin with another one where that pays and nobody waits."""
         emptying = [node for node in self._nodes if isinstance(self._states[node.name], Emptying)]
@@ -369,14 +377,14 @@ class _Decision:
         if not (emptying or begin):
             return
         nodes = [node for node in self._nodes if isinstance(self._states[node.name], Awake)]
-        plan = Consolidation(nodes, self._free, snapshot, self._settings.consolidation)
+        plan = Consolidation(nodes, self._free_for_moves, snapshot, self._settings.consolidation)
         for node in emptying:
             state = self._states[node.name]
             assert isinstance(state, Emptying)
             if not plan.go_on(node, state):
                 self._uncordon(node, "its pods find no room elsewhere")
         if begin:
-            spare = [node for node in nodes if node.name not in self._needed and self._missing[node.family] < 0]
+            spare = [node for node in nodes if node.name not in self._needed_now and self._missing[node.family] < 0]
             waiting = {(pod.requests, pod.rules): pod for pod in self._pods}.values()
             found = plan.begin(node for node in spare if not any(self._fits(pod, node) for pod in waiting))
             if found is not None:
