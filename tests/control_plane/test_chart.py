@@ -1286,6 +1286,10 @@ def test_only_an_operator_that_reschedules_may_evict(render: Render) -> None:
     assert "pods/eviction" not in rights({})
     assert "pods/eviction" not in rights({"ENABLE_ACTIVE_RESCHEDULING": "false"})
     assert "pods/eviction" in rights({"ENABLE_ACTIVE_RESCHEDULING": "true"})
+    empties = {"SLEEP": "enforce", "SLEEP_CONSOLIDATE_NODES": "2"}
+    assert "pods/eviction" in rights(empties)
+    for change in ({"SLEEP": "observe"}, {"SLEEP": "off"}, {"SLEEP_CONSOLIDATE_NODES": "0"}):
+        assert "pods/eviction" not in rights(empties | change)
 
 
 def test_only_an_operator_that_lets_nodes_sleep_reads_volumes(render: Render) -> None:

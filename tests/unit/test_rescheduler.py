@@ -11,8 +11,8 @@ from joulie.domain.mode import Mode
 from joulie.domain.policy import PodPhase, PolicySettings
 from joulie.domain.profiles.reschedule import RescheduleSettings
 from joulie.program.leadership import NotLeadingError
-from joulie_lab.fakes.kubernetes.kinds import POD_DISRUPTION_BUDGET
 from support import operator_stage
+from support.disruption_budgets import set_budget
 from support.operator_stage import LABELS, until
 
 pytestmark = pytest.mark.slow  # whole programs on the fake cluster
@@ -21,7 +21,6 @@ HOT, COOL = "hot", "cool"
 HOT_W, COOL_W = 700.0, 100.0
 """Of 720 W."""
 ROOM = {"cpu": "192", "memory": "512Gi", "pods": "110"}
-BUDGET = POD_DISRUPTION_BUDGET
 
 
 class Stage(operator_stage.Stage):
@@ -97,28 +96,13 @@ class Stage(operator_stage.Stage):
         await until(lambda: (seen := self.view.pods.get(Key("default", name))) and seen.phase is PodPhase.RUNNING)
 
     async def budget(self, app, allowed):
-        """A disruption budget as the disruption controller keeps it."""
-        found = self.cluster.api.find(BUDGET, "default", app)
-        if found is None:
-            body = {
-                "metadata": {"name": app}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": app}}}
-            }  # fmt: skip
-            self.cluster.api.create(BUDGET, "default", body, apply_writer())
-            found = self.cluster.api.find(BUDGET, "default", app)
-        status = {"observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": 1, "desiredHealthy": 1}
-        self.cluster.api.replace(BUDGET, "default", app, {**found.obj, "status": status}, apply_writer("status"))
+        set_budget(self.cluster, app, allowed)
 
     async def reasons(self):
         return [event.reason for event in (await self.client.list(EVENTS)).items if event.involved_object.kind == "Pod"]
 
     def counted(self, name, **labels):
         return self.metrics.registry.get_sample_value(f"joulie_rescheduler_{name}", labels) or 0.0
-
-
-def apply_writer(subresource=""):
-    from joulie_lab.fakes.kubernetes.api import Writer
-
-    return Writer("disruption-controller", subresource)
 
 
 def play(body, tmp_path, **settings):
