@@ -1,7 +1,8 @@
 """Benchmark of the check of claimed progress: honest jobs that it doubts, and what lies cost a job.
 
 Jobs of the published sweeps run under the search of the operator, with noise, checkpoints and evaluations, as a
-Prometheus shows them: it scrapes the pod and the exporter of its GPU at moments of their own, and misses some.
+Prometheus shows them. It scrapes the pod and the exporter of its GPU at moments of their own, and misses some; the
+exporter reads the GPU at others yet.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from joulie.domain.capping.replay import TrueJob
 from joulie_lab.benchmarks.results import Figures
 from joulie_lab.simulation.live.measured_jobs import Account, MeasuredJob
 
-STEP_S, SCRAPE_S = 5.0, 15.0
+STEP_S, SCRAPE_S, EXPORTER_S = 5.0, 15.0, 30.0
+"""A step of time, the interval of scrapes, and that in which dcgm-exporter reads a GPU by default."""
 MISSED = 0.01
 """Share of scrapes that fail."""
 TRAFFIC, TRAFFIC_NOISE = 0.4, 0.01
@@ -99,22 +101,28 @@ class Prometheus:
     _traffic: list[Scrape] = field(default_factory=list)
     _claimed: float = 0.0
     _moved: float = 0.0
+    _read: tuple[float, float] | None = None
+    """Power, W, and traffic that the exporter read last."""
 
     def __post_init__(self) -> None:
         self._pod_at_s, self._gpu_at_s = STEP_S * self.rng.integers(0, round(SCRAPE_S / STEP_S), 2)
+        self._exporter_at_s = STEP_S * self.rng.integers(0, round(EXPORTER_S / STEP_S))
 
     def passed(self, now_s: float, claimed_per_s: float, power_w: float, rate: float) -> None:
         """A step of time has passed."""
         self._claimed += claimed_per_s * STEP_S
-        self._moved += TRAFFIC * rate * STEP_S / SCRAPE_S
-        phase = now_s % SCRAPE_S
-        if phase == self._pod_at_s and self.rng.random() >= MISSED:
-            self._progress.append(Scrape(now_s, self._claimed))
-        if phase == self._gpu_at_s:
-            if self.rng.random() >= MISSED:
-                self._power_w.append(Scrape(now_s, power_w))
-                self._traffic.append(Scrape(now_s, self._moved * math.exp(TRAFFIC_NOISE * self.rng.standard_normal())))
+        self._moved += TRAFFIC * rate * STEP_S / EXPORTER_S
+        if now_s % EXPORTER_S == self._exporter_at_s:
+            self._read = power_w, self._moved * math.exp(TRAFFIC_NOISE * self.rng.standard_normal())
             self._moved = 0.0
+        scraped = [
+            now_s % SCRAPE_S == at_s and self.rng.random() >= MISSED for at_s in (self._pod_at_s, self._gpu_at_s)
+        ]
+        if scraped[0]:
+            self._progress.append(Scrape(now_s, self._claimed))
+        if scraped[1] and self._read is not None:
+            self._power_w.append(Scrape(now_s, self._read[0]))
+            self._traffic.append(Scrape(now_s, self._read[1]))
 
     def window(self, now_s: float) -> tuple[float | None, float | None, float | None]:
         """Power, W, progress, 1/s, and memory traffic over the window that ends now; older scrapes are forgotten."""

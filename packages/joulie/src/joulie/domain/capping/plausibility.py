@@ -30,7 +30,9 @@ SIGMAS = 4.0
 """Standard errors by which a contradiction must exceed what is possible."""
 USUAL_NOISE, USUAL_WEIGHT = 0.02, 3.0
 """Noise of progress over counted work in a window that is expected before windows tell, and how many that is worth."""
-FEW, ODD_NOISE = 3, 0.05
+NEWEST = 2
+"""Windows at the end that are compared by themselves too: a job may change, or begin to lie."""
+FEW, ODD_NOISE = 3, 0.06
 """Windows from which their median stands though one of them is odd, and noise that fewer are taken to have."""
 UNDISTURBED = 0.9
 """Share of the most work counted in a window of a phase below which a pause fell into one."""
@@ -93,18 +95,23 @@ def lowest_w(windows: Sequence[Window], baseline_w: float) -> float:
 
 
 def _outruns_counters(windows: Sequence[Window], limit_w: float, baseline_w: float) -> bool:
-    """Whether more progress is claimed than counted, compared with the baseline: lately, or in the newest window."""
+    """Whether more progress is claimed than counted, compared with the baseline: lately, or in the newest windows."""
     under, free = (_newest_phase(windows, at_w) for at_w in (limit_w, baseline_w))
     if not under or not free:
         return False
     noise = _noise(*map(_claimed_over_counted, (under, free)))
     usual = float(np.median([window.counted_per_s for window in free]))
     known, least = float(np.median(_claimed_over_counted(free))), _error(free, noise, usual)
-    return any(
-        float(np.median(_claimed_over_counted(group))) - known
-        > TOLERANCE + SIGMAS * math.hypot(least, _error(group, noise, usual))
-        for group in (under, _counted(windows, limit_w)[-1:])
+    # What a pause took from one window it gave to the next: together the two are right.
+    newest = _counted(windows, limit_w)[-NEWEST:]
+    claims = (
+        (float(np.median(_claimed_over_counted(under))), _error(under, noise, usual)),
+        (
+            math.log(sum(one.progress_per_s for one in newest) / sum(one.counted_per_s for one in newest)),
+            _error(newest, noise, usual),
+        ),
     )
+    return any(claimed - known > TOLERANCE + SIGMAS * math.hypot(least, error) for claimed, error in claims)
 
 
 def _error(windows: Sequence[_Counted], noise: float, usual_per_s: float) -> float:
