@@ -29,7 +29,7 @@ from support.operator_stage import Stage, staged, until
 from support.power_switches import ON, Site
 
 STEP_S, RESPONSE_S = 2.0, 15.0
-CONFIRM_S = 3 * STEP_S
+CONFIRM_S = 4 * STEP_S
 """What agents of a course need to set and confirm a limit."""
 BLIND_S = RESPONSE_S / 2.0 + 2 * STEP_S
 """After which a feed says that it is blind."""
@@ -47,8 +47,8 @@ OTHER = 0.2
 STANDBY_W = 50.0
 SLEEPERS = ("n1", "n5")
 """Nodes with a power switch; the others stay awake."""
-LOOK_STEPS, BOOT_STEPS = 5, 4
-"""Between two looks at sleep, and what a machine takes to boot."""
+LOOK_STEPS, BOOT_STEPS, AGENT_STEPS = 5, 7, 3
+"""Between two looks at sleep; what a machine takes to boot, the last of them with a kubelet and no agent."""
 TOLD_STEPS = 4 * LOOK_STEPS
 """After which a pod that waits has been told why."""
 EPS_W = 2.0
@@ -58,7 +58,7 @@ GPU_LABELS = {names.HW_GPU_MODEL_LABEL: "NVIDIA-H100-80GB-HBM3", names.HW_GPU_CO
 
 @dataclass
 class Machine:
-    """A node: its devices, and its agent, which sets a limit in one step and confirms it in the next."""
+    """A node: its devices, and its agent, which sets a limit in one step or two and confirms it in the next."""
 
     name: str
     rack: str
@@ -73,6 +73,9 @@ class Machine:
     told: tuple[bool, int] = (True, 0)
     """Whether its kubelet said that it is ready, and in which boot."""
     agent: bool = True
+    slow: bool = False
+    late: bool = False
+    """Whether a slow agent has let a step pass already."""
     set_generation: int | None = None
     confirmed: tuple[int, int] | None = None
 
@@ -132,7 +135,7 @@ class Course:
     def __init__(self, stage: Stage, seed: int) -> None:
         self.stage, self.rng = stage, np.random.default_rng(seed)
         self.machines = {
-            name: Machine(name, rack, gpus)
+            name: Machine(name, rack, gpus, slow=name in ("n0", "n3", "n4"))
             for name, rack, gpus in (
                 ("n0", "r0", GPUS), ("n1", "r0", GPUS), ("n2", "r1", GPUS), ("n3", "r1", GPUS),
                 ("n4", "r2", 0), ("n5", "r2", 0),
@@ -215,7 +218,7 @@ class Course:
             if one.name in SLEEPERS and one.on != switched_on:
                 one.start() if switched_on else one.cut()
             one.boots = max(one.boots - 1, 0)
-            now = (one.on and not one.boots, one.boot)
+            now = (one.on and one.boots <= AGENT_STEPS, one.boot)
             # A kubelet that falls silent says nothing of its boot.
             if now != one.told and not self.away and (now[0] or one.told[0]):
                 await self._kubelet(one, *now)
@@ -257,6 +260,9 @@ class Course:
                 continue
             if one.set_generation is not None and one.confirmed != (one.set_generation, one.boot):
                 self._confirm(one)
+            one.late = one.slow and not one.late and one.set_generation != twin.metadata.generation
+            if one.late:
+                continue
             one.cpu_w, one.gpu_w = one.asked(twin)
             one.set_generation = twin.metadata.generation
 
