@@ -666,7 +666,7 @@ async def played(tmp_path, seed):
         "POWER_SOURCES": "prometheus",
         "POWER_PROMETHEUS_ADDRESS": "http://prometheus",
         "POWER_PROMETHEUS_QUERY": "node_watts",
-        "POWER_POLL_INTERVAL": "2s",
+        "POWER_POLL_INTERVAL": "20s",  # the course polls itself: this is how long an answer may take
         "POWER_STALE_AFTER": "30s",
         "TWIN_STALENESS_THRESHOLD": "2m",
         "SLEEP": "enforce",
