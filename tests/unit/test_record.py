@@ -59,7 +59,8 @@ class MetricsServer:
         elif "kube_pod_info" in query:
             yield gone | {"node": "n1", "created_by_kind": "Job", "created_by_name": "train"}, [(end_s, 1.0)]
         elif "kube_pod_annotations" in query:
-            yield gone | {"annotation_joulie_io_progress_metric": "steps_total"}, [(end_s, 1.0)]
+            notes = {"progress_metric": "steps_total", "grid_trial": "july waits train"}
+            yield gone | {f"annotation_joulie_io_{key}": value for key, value in notes.items()}, [(end_s, 1.0)]
         elif "kube_pod_created" in query:
             yield gone, [(end_s, HOURS[0].from_s + 60.0)]
         elif "kube_pod_start_time" in query:
@@ -131,7 +132,8 @@ async def _fill(client):
         "env": [{"name": "TOKEN", "value": SECRET}],
         "resources": {"requests": {"cpu": "2", "memory": "1Gi"}},
     }
-    meta = {"name": "here", "annotations": {"joulie.io/workload-class": "performance", "note": SECRET}}
+    notes = {"joulie.io/workload-class": "performance", "joulie.io/grid-trial": "july at-once train", "note": SECRET}
+    meta = {"name": "here", "annotations": notes}
     await client.create(PODS, {"metadata": meta, "spec": {"containers": [container]}}, namespace="default")
 
 
@@ -186,13 +188,28 @@ def test_progress_is_recorded_of_pods_that_name_its_metric_and_its_gaps_stay(rec
     assert len(files.progress()["team", "gone"].steps) == 33, "and gets what is missing"
 
 
+def test_how_pods_were_drawn_is_recorded_and_what_the_ledger_knows_of_them(recorded, tmp_path):
+    assert recorded(MetricsServer(), "--out", str(tmp_path / "week"))[0] == 0
+    files = RecordingFiles.open(tmp_path / "week")
+    assert {one.name: (one.trial, one.trial_arm, one.trial_workload) for one in files.pods()} == {
+        "gone": ("july", "treatment", "train"),
+        "here": ("july", "control", "train"),
+    }
+    found = files.accounted()
+    used = found.used["uid-gone"]
+    assert (used.energy_kwh, used.carbon_g, used.covered_s) == pytest.approx((0.1, 30.0, 3600.0))
+    assert math.isnan(used.cost), "a price that nobody knows is not zero"
+    assert found.carbon == {int(HOURS[0].from_s // 3600.0): pytest.approx(300.0)}
+    assert found.price == {}
+
+
 def test_pods_from_before_there_was_progress_are_read(tmp_path):
     import polars as pl
 
     files = RecordingFiles.create(tmp_path / "week", Head(Period(0.0, 3600.0), 300.0, anonymised=False))
     files.write("pods", [{"uid": "u", "namespace": "team", "name": "a"}])
     (part,) = (tmp_path / "week" / "pods").iterdir()
-    pl.read_parquet(part).drop("progress_metric").write_parquet(part)
+    pl.read_parquet(part).drop("progress_metric", "trial", "trial_arm", "trial_workload").write_parquet(part)
     assert files.pods() == [PodRecord("u", "team", "a")]
 
 

@@ -8,13 +8,16 @@ import json
 import tempfile
 
 import jsonschema
+import msgspec
 import polars
 import pytest
 from pypdf import PdfReader
 
+from joulie.adapters.kubernetes.api.v1alpha1 import PowerTrial
 from joulie.adapters.program_api.energy import EnergyItem, ExportItem, SavingsItem
 from joulie.apps.kubectl.web import server
 from joulie.apps.kubectl.web.energy import daily_factors, saved_by_method
+from joulie.apps.kubectl.web.plans import trial_item
 from joulie.apps.kubectl.web.programs import Programs
 from joulie.program.http import Server
 from support.web_reviews import ADMINISTRATOR, Reviews, tenant, web_stage
@@ -328,3 +331,12 @@ def test_a_power_budget_tells_what_lowers_it_what_is_left_for_pods_and_what_its_
         '<td class="wide">-</td>',
     ):
         assert text in page.text, text
+
+
+def test_a_trial_of_deferral_tells_its_days_and_has_no_blocks():
+    status = {"workloads": {"startTime": "2026-02-01T00:00:00Z", "endTime": "2026-03-01T00:00:00Z", "seed": 7}}
+    trial = {"apiVersion": "joulie.io/v1alpha1", "kind": "PowerTrial", "metadata": {"name": "winter"},
+             "spec": {"judges": "deferral"}, "status": status}  # fmt: skip
+    found = trial_item(msgspec.convert(trial, PowerTrial), messages=True)
+    assert (found.starts, found.ends) == ("2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z")
+    assert (found.blocks, found.nodes, found.treated) == (None, None, None)
