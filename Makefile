@@ -66,11 +66,11 @@ property: compiled ## the invariants, on examples that Hypothesis looks for
 	$(BIN)/pytest tests/property -m "not slow" -n auto
 
 # Each worker would compile all modules and tests for itself where that was not done yet, a minute of a new checkout.
-collected: compiled
+collected: setup
 	@$(BIN)/pytest --collect-only -qq > /dev/null || true  # pytest itself says what is wrong
 
 test: setup browser control-plane ## everything that CI runs
-	@$(MAKE) --no-print-directory --output-sync -j 2 lint docs collected
+	@$(MAKE) --no-print-directory --output-sync -j 2 compiled lint collected docs
 	$(BIN)/pytest $(EVERYTHING)
 
 # NODE_OPTIONS=--if-possible succeeds where the machine cannot run a node.

@@ -33,7 +33,7 @@ OUT = ROOT / "out" / "release"
 WHEELS = OUT / "wheels"
 ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"
 _MIB = 2**20
-_OF_THE_LABORATORY = ("joulie_lab", "numba", "llvmlite", "polars", "matplotlib", "scipy", "fmpy", "jinja2")
+_OF_THE_LABORATORY = ("joulie_lab", "numba", "llvmlite", "polars", "matplotlib", "scipy", "fmpy")
 """Packages that must not be in the product's image."""
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -73,3 +75,12 @@ def test_paths_of_this_machine_stay(image: ModuleType) -> None:
         "/target/", "find /opt/joulie -name /x/opt ./opt ${HOME}/opt && cd /source && ls /optics"
     )
     assert inside == "find /target/opt/joulie -name /x/opt ./opt ${HOME}/opt && cd /target/source && ls /optics"
+
+
+def test_the_check_of_the_products_image_misses_nothing_that_the_product_requires() -> None:
+    text = (ROOT / "scripts/release/check.py").read_text(encoding="utf-8")
+    (unwanted,) = re.findall(r"^_OF_THE_LABORATORY = (\(.+\))$", text, re.MULTILINE)
+    project = tomllib.loads((ROOT / "packages/joulie/pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = {re.split(r"[\[<>=~!; ]", one)[0] for one in project["dependencies"]}
+    assert "numpy" in required
+    assert not required & set(ast.literal_eval(unwanted))
