@@ -13,19 +13,24 @@ import pytest
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.control_reports import not_restored_reason
 from joulie.adapters.kubernetes.errors import NotFoundError
+from joulie.adapters.kubernetes.holdout import CONFIG_MAP, EVIDENCE_KEY
+from joulie.adapters.kubernetes.resources import CONFIG_MAPS, EVENTS, PODS
 from joulie.adapters.kubernetes.resources import NODES as NODE_OBJECTS
-from joulie.adapters.kubernetes.resources import PODS
 from joulie.adapters.power_sweeps import read_power_sweeps
+from joulie.apps.operator.limits import evidence
+from joulie.domain.accounting.holdout_evidence import EvidenceByMonth
+from joulie.domain.capping.held_out import Holdout
 from joulie_lab.apps.bench.live_limits_run import LiveRun, Plan, live_run
 from joulie_lab.benchmarks.live_limits import FULL_POWER, STANDARD, LiveJob, choose
 from joulie_lab.control_plane import LocalControlPlane, wait_for
 from support import fake_gpus
 from support.agent_machine import Bench, Machine, until
-from support.gpu_limit_site import TRAIN, Jobs, at_site
+from support.gpu_limit_site import TRAIN, Jobs, OnCluster, at_site
 from support.gpu_limit_site import Site as GpuSite
 from support.pod_resources import kubelet_socket
 from support.sysfs_trees import intel_two_sockets
 
+CRDS = Path(__file__).parents[2] / "deploy/helm/joulie/files/crds"
 BASELINE_W = 300.0
 PATIENCE_S = 300.0
 SCALE = 30.0
@@ -58,6 +63,15 @@ def run(plan: Plan) -> Iterator[LiveRun]:
     with live_run(plan) as run:
         run.start()
         yield run
+
+
+@pytest.fixture(scope="module")
+def shared(control_plane: LocalControlPlane) -> Iterator[LocalControlPlane]:
+    """The control plane that tests share, with Joulie's kinds while tests of this file run."""
+    control_plane.kubectl("apply", "--server-side", "-f", str(CRDS))
+    control_plane.await_definitions()
+    yield control_plane
+    control_plane.kubectl("delete", "-f", str(CRDS))
 
 
 def limits_w(run: LiveRun) -> list[float]:
@@ -102,7 +116,7 @@ def test_oracle_is_the_best_of_the_limits_that_may_be_set(plan: Plan) -> None:
 
 
 def test_a_clock_is_found_and_reset_by_the_agent_after_one_that_was_killed(
-    control_plane: LocalControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: LocalControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Operator and agent on the real API, over the loadable driver: no power limit reaches, so a clock is held."""
     (folder := tmp_path / "driver").mkdir()
@@ -112,13 +126,6 @@ def test_a_clock_is_found_and_reset_by_the_agent_after_one_that_was_killed(
     machine.settings["pod_resources_socket"] = tmp_path / "kubelet.sock"
     for gpu in (0, 1):
         driver.write(gpu, min_mw=690_000)
-
-    def on_plane(machine: Machine, scenario: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
-        async def main() -> None:
-            async with KubeClient.connect(kubeconfig=control_plane.kubeconfig) as client:
-                await scenario(Bench(None, client, machine, control_plane.kubeconfig))
-
-        asyncio.run(main())
 
     async def scenario(site: GpuSite, _operator: object) -> None:
         bench = site.bench
@@ -155,4 +162,78 @@ def test_a_clock_is_found_and_reset_by_the_agent_after_one_that_was_killed(
 
     with kubelet_socket(tmp_path / "kubelet.sock") as kubelet:
         kubelet.pods = {TRAIN: {"nvidia.com/gpu": ["0"]}}
-        at_site(machine, Jobs(driver, natural_w=(300.0, 300.0)), scenario, on_plane)
+        at_site(machine, Jobs(driver, natural_w=(300.0, 300.0)), scenario, on_plane(shared))
+
+
+def test_what_a_holdout_measures_outlives_an_operator_that_is_killed(
+    shared: LocalControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the ConfigMap for all workloads and by the profile for one, as the real API server keeps them."""
+    (folder := tmp_path / "driver").mkdir()
+    driver = fake_gpus.install(fake_gpus.build(tmp_path, "fake_nvml"), folder, monkeypatch)
+    machine = Machine(tmp_path, node="holdout-1")
+    intel_two_sockets(machine.sys)
+    machine.settings["pod_resources_socket"] = tmp_path / "kubelet.sock"
+    monkeypatch.setattr(evidence, "SAVE_S", 0.5)
+
+    async def scenario(site: GpuSite, operator: asyncio.Task[None]) -> None:
+        bench, client = site.bench, site.bench.client
+
+        seen: list[tuple[int, int]] = []
+
+        async def more_than(of_all: int, of_one: int) -> bool:
+            """Whether more windows are kept, of all workloads and of the one."""
+            found = (await client.get(CONFIG_MAPS, CONFIG_MAP, "default")).data
+            with contextlib.suppress(ValueError):  # spoilt below
+                months = EvidenceByMonth.parse(found.get(EVIDENCE_KEY, "{}")).months.values()
+                held = await site.held(TRAIN)
+                one = 0 if held is None or held.holdout is None else held.holdout.windows
+                seen.append((sum(month.evidence.units for month in months), one))
+                return seen[-1][0] > of_all and seen[-1][1] > of_one
+            return False
+
+        try:
+            await site.add_pod(TRAIN)
+            await until(lambda: more_than(15, 20))
+            await bench.kill(operator)
+            await more_than(0, 0)
+            killed = seen[-1]
+            seen.clear()
+            async with site.operator():
+                await until(lambda: more_than(*killed))
+                assert min(of_all for of_all, _ in seen) >= killed[0], "a leader that begins anew has fewer at first"
+                assert min(of_one for _, of_one in seen) >= killed[1]
+                before = seen[-1]
+                spoilt = {"data": {EVIDENCE_KEY: "spoilt"}}
+                await client.patch(CONFIG_MAPS, CONFIG_MAP, spoilt, namespace="default")
+
+                async def is_reported() -> bool:
+                    events = (await client.list(EVENTS, namespace="default")).items
+                    return any(event.reason == "HoldoutEvidenceSpoilt" for event in events)
+
+                await until(is_reported)
+                await until(lambda: more_than(before[0], 0))
+        finally:
+            with contextlib.suppress(NotFoundError):
+                await client.delete(PODS, TRAIN[1], TRAIN[0], grace_s=0)
+            await client.delete(CONFIG_MAPS, CONFIG_MAP, "default")
+            await client.delete(NODE_OBJECTS, machine.node)
+
+    shared.kubectl("create", "configmap", CONFIG_MAP, "-n", "default")
+    with kubelet_socket(tmp_path / "kubelet.sock") as kubelet:
+        kubelet.pods = {TRAIN: {"nvidia.com/gpu": ["0"]}}
+        jobs = Jobs(driver, natural_w=(500.0, 300.0))
+        at_site(machine, jobs, scenario, on_plane(shared), Holdout(0.5, least_saving=0.01))
+
+
+def on_plane(plane: LocalControlPlane) -> OnCluster:
+    """Runs a scenario on the real control plane."""
+
+    def on(machine: Machine, scenario: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+        async def main() -> None:
+            async with KubeClient.connect(kubeconfig=plane.kubeconfig) as client:
+                await scenario(Bench(None, client, machine, plane.kubeconfig))
+
+        asyncio.run(main())
+
+    return on

@@ -15,6 +15,7 @@ from joulie.adapters.kubernetes.errors import NotFoundError
 from joulie.adapters.kubernetes.resources import PODS, WORKLOAD_PROFILES
 from joulie.apps.operator.main import serve
 from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.capping.held_out import NO_HOLDOUT, Holdout
 from joulie.domain.capping.live import Pace
 from joulie.domain.control import ControlSettings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
@@ -85,7 +86,7 @@ class Jobs:
         return []
 
 
-def operator_settings(bench: Bench, prometheus: str) -> OperatorSettings:
+def operator_settings(bench: Bench, prometheus: str, holdout: Holdout = NO_HOLDOUT) -> OperatorSettings:
     return OperatorSettings(
         kubeconfig=bench.kubeconfig,
         namespace="default",
@@ -100,14 +101,16 @@ def operator_settings(bench: Bench, prometheus: str) -> OperatorSettings:
         gpu_limits_interval_s=0.05,
         gpu_limits_pace=Pace(settling_s=0.0, window_s=0.1),
         power_budget_interval_s=0.05,
+        gpu_limits_holdout=holdout,
     )
 
 
 class Site:
     """The programs and objects around one machine."""
 
-    def __init__(self, bench: Bench, jobs: Jobs, prometheus: str, agent: asyncio.Task[None]) -> None:
+    def __init__(self, bench: Bench, jobs: Jobs, prometheus: str, agent: asyncio.Task[None], holdout: Holdout) -> None:
         self.bench, self.jobs, self.prometheus, self.agent = bench, jobs, prometheus, agent
+        self.holdout = holdout
 
     async def add_pod(self, pod: tuple[str, str], **annotations: str) -> None:
         namespace, name = pod
@@ -121,7 +124,7 @@ class Site:
     @contextlib.asynccontextmanager
     async def operator(self) -> AsyncIterator[asyncio.Task[None]]:
         stop = asyncio.Event()
-        settings = operator_settings(self.bench, self.prometheus)
+        settings = operator_settings(self.bench, self.prometheus, self.holdout)
         task = asyncio.create_task(serve(settings, BUILTIN_CATALOGUE, stop))
         try:
             yield task
@@ -143,7 +146,9 @@ class Site:
 OnCluster = Callable[[Machine, Callable[[Bench], Coroutine[Any, Any, None]]], None]
 
 
-def at_site(machine: Machine, jobs: Jobs, scenario: Any, on: OnCluster = on_cluster) -> None:
+def at_site(
+    machine: Machine, jobs: Jobs, scenario: Any, on: OnCluster = on_cluster, holdout: Holdout = NO_HOLDOUT
+) -> None:
     """Run a scenario on a cluster, once the agent has reported both GPUs."""
 
     async def run(bench: Bench) -> None:
@@ -159,7 +164,7 @@ def at_site(machine: Machine, jobs: Jobs, scenario: Any, on: OnCluster = on_clus
 
         await bench.add_node()
         async with serving(answer) as url, bench.agent() as agent:
-            site = Site(bench, jobs, url, agent)
+            site = Site(bench, jobs, url, agent, holdout)
             async with site.operator() as operator:
 
                 async def known() -> bool:
@@ -170,4 +175,4 @@ def at_site(machine: Machine, jobs: Jobs, scenario: Any, on: OnCluster = on_clus
                 await until(known)
                 await scenario(site, operator)
 
-    on_cluster(machine, run)
+    on(machine, run)
