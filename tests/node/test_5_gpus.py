@@ -27,6 +27,9 @@ from support.real_site import AGENT, ECO_W, NODE, PATIENCE_S, SCHEDULER, Site
 GPUS = 4
 UUIDS = [f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(GPUS)]
 DEFAULT_W, OWN_W = 700.0, 450.0
+SMALL_W = 150.0
+"""What a job draws that the smallest power limit of the GPUs, 200 W, does not reach."""
+CLOCK_STEP_MHZ = 15.0
 SEARCH_S = 600.0
 DRIVER = host.FOLDER / "driver"
 BOUND = 1.05
@@ -62,12 +65,18 @@ class GpuNode:
         (uuid,) = self.plugin.given[before:]
         return uuid
 
-    def run_job(self, name: str) -> str:
-        """Run a job on one GPU, let Prometheus scrape it and the agent, and return the GPU's UUID."""
+    def run_job(self, name: str, natural_w: float = limited_job.NATURAL_W) -> str:
+        """Run a job on one GPU, let Prometheus scrape it and the agent, and return the GPU's UUID.
+
+        Args:
+            name: of its pod.
+            natural_w: what it draws without limits, W.
+        """
         driver = {"name": "driver", "mountPath": str(DRIVER)}
         environment = {
             "FAKE_GPU_STATE": f"{DRIVER}/state",
             limited_job.LIBRARY_VARIABLE: f"{DRIVER}/{fake_gpus.LIBRARIES['fake_nvml']}",
+            limited_job.NATURAL_VARIABLE: f"{natural_w:g}",
         }
         container = {
             "image": images.JOULIE,
@@ -83,6 +92,7 @@ class GpuNode:
         own = {"targets": [f"{job['status']['podIP']}:{limited_job.PORT}"]}
         own["labels"] = {"namespace": "default", "pod": name}
         agents = {"targets": [f"{agent['status']['podIP']}:8080"]}
+        self.prometheus.process.stop()
         self.prometheus.start(
             [{"job_name": "job", "static_configs": [own]}, {"job_name": "agent", "static_configs": [agents]}]
         )
@@ -144,7 +154,7 @@ def gpus(enforced: Site, prometheus: PrometheusServer) -> Iterator[GpuNode]:
     }
     values = enforced.values(operator={"settings": settings})
     agent = values["agent"]
-    agent["settings"] = {"RECONCILE_INTERVAL": "1s"}
+    agent["settings"] = {"RECONCILE_INTERVAL": "1s", "GPU_CLOCKS": "true"}
     agent["hostPaths"]["podResources"] = f"{host.FOLDER}/kubelet/pod-resources"
     agent["kinds"] = {"nvidia": {"driverRoot": str(DRIVER), "nvmlLibrary": library.name}}
     agent["extraEnv"] = [{"name": "FAKE_GPU_STATE", "value": f"{DRIVER}/state"}]
@@ -231,3 +241,35 @@ def test_a_jobs_limit_is_found_by_its_own_progress_and_ends_with_it(gpus: GpuNod
     assert held["savedPct"] == pytest.approx(100.0 * (1.0 - energy), abs=5.0)
     gpus.site.delete_pods("train")
     gpus.await_limits()
+
+
+def test_a_jobs_clock_is_locked_where_no_power_limit_reaches_and_ends_with_it(gpus: GpuNode) -> None:
+    uuid = gpus.run_job("small", SMALL_W)
+    number, locked = UUIDS.index(uuid), set()
+
+    def is_held() -> bool:
+        locked.add(gpus.driver.read(number, "lock_mhz"))
+        held = gpus.held("small")
+        assert held.get("maxSmClockMhz") is not None, f"{held}, locked {locked}"
+        return True
+
+    def is_shown() -> dict[str, Any]:
+        held = gpus.held("small")
+        (row,) = (row for row in json.loads(gpus.site.joulie("limits", "-o", "json"))["gpus"] if row["gpu"] == uuid)
+        shown = [row[name] for name in ("job", "knob", "max_sm_clock_mhz", "clock_result", "why", "slowdown")]
+        kept = [held[name] for name in ("maxSmClockMhz", "reason", "slowdown")]
+        assert shown == ["Pod/small", "clock", kept[0], "applied", *kept[1:]]
+        # The GPU locks to the supported clock below.
+        assert 0.0 <= held["maxSmClockMhz"] - gpus.driver.read(number, "lock_mhz") < CLOCK_STEP_MHZ
+        return held
+
+    wait_for(is_held, SEARCH_S, "a clock of the job is held")
+    held = wait_for(is_shown, SEARCH_S, "the clock that its profile keeps is locked and shown")
+    assert (held["watts"], held["baselineWatts"], held["maxSlowdown"]) == (DEFAULT_W, DEFAULT_W, BOUND)
+    assert gpus.limits_w() == dict.fromkeys(UUIDS, DEFAULT_W)
+    assert len(locked - {0}) > 1, "others were tried"
+    clock = held["maxSmClockMhz"] / limited_job.LARGEST_MHZ
+    assert held["slowdown"] == pytest.approx(limited_job.slowdown(DEFAULT_W, SMALL_W, clock), abs=0.02)
+    assert held["savedPct"] > 10.0
+    gpus.site.delete_pods("small")
+    wait_for(lambda: gpus.driver.read(number, "lock_mhz") == 0, PATIENCE_S, "the clock is free again")
