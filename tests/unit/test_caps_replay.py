@@ -8,11 +8,11 @@ import pytest
 
 from joulie.apps.cli.main import main
 from joulie.domain.capping.choice import Goal
-from joulie.domain.capping.measurements import Measurement, SweptJob
-from joulie.domain.capping.replay import Outcome, left_out, replay, summarise, true_jobs
+from joulie.domain.capping.measurements import Measurement, Sweep, SweptJob
+from joulie.domain.capping.replay import Outcome, TrueJob, left_out, replay, summarise, true_jobs
 from joulie.domain.capping.response import learn_power
 from joulie_lab.benchmarks.capping import synthetic_sweeps
-from joulie_lab.benchmarks.limit_response import measure
+from joulie_lab.benchmarks.limit_response import measure, reach_of
 
 pytestmark = pytest.mark.slow
 
@@ -148,10 +148,23 @@ def test_power_below_what_was_tried_follows_the_limit():
 
 def test_a_cell_of_the_response_counts_jobs_whose_limits_reach():
     sweeps = {gpu: jobs[:6] for gpu, jobs in synthetic_sweeps(seed=3).items()}
-    found = measure(sweeps, (1,), lambda stage: None).gpus["A"]
+    result = measure(sweeps, (1,), lambda stage: None, claimed=slice(1), hours=(1.0, 0.5))
+    found = result.gpus["A"]
     cell = found.cells["0_9"]
     assert 0 < cell.jobs <= 6
     # The synthetic jobs draw what their limit allows.
     assert cell.power == pytest.approx(0.9, abs=0.02)
     assert cell.throughput_p10 <= cell.throughput <= cell.throughput_p90 <= 1.01
     assert found.exact.violations.worst == 0
+    assert found.reach.three <= 1.0
+    assert found.reach.shown <= 1.0
+    assert result.claims.honest["traffic"].doubted == 0
+
+
+def test_a_limit_below_all_that_others_have_shown_is_out_of_reach():
+    deep = Sweep(np.array([300.0, 200.0, 100.0]), np.array([1.0, 1.0, 1.0]), np.array([200.0, 180.0, 90.0]))
+    usual = Sweep(np.array([300.0, 200.0, 100.0]), np.array([1.0, 1.0, 2.0]), np.array([200.0, 180.0, 90.0]))
+    own, others = [TrueJob("deep", "one", deep)], [TrueJob("usual", "two", usual)]
+    reach = reach_of(own, others, 1.05, own[0].best_saving(1.05))
+    assert reach.shown == pytest.approx(0.10 / 0.55)
+    assert reach.three == 1.0

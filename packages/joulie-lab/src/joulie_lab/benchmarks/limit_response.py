@@ -2,12 +2,13 @@
 
 The data are the published sweeps of four GPUs. A GPU's response is predicted from the sweeps of the other three and
 compared with its own jobs; the search for limits is replayed on each GPU, taught by the other three without the
-network under test.
+network under test. Claims of progress are checked on the jobs of all four (`claims`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from statistics import NormalDist
 
 import numpy as np
@@ -17,7 +18,8 @@ from joulie.domain.capping.measurements import Sweep, SweptJob
 from joulie.domain.capping.prior import POOLED
 from joulie.domain.capping.replay import TrueJob, left_out, replay, summarise, true_jobs
 from joulie.domain.capping.response import Curve, Response, learn, learn_power
-from joulie.domain.units import FloatArray
+from joulie.domain.units import BoolArray, FloatArray
+from joulie_lab.benchmarks import claims
 from joulie_lab.benchmarks.results import Figures, Spread, spread
 
 FILES: Mapping[str, str] = {
@@ -70,8 +72,20 @@ class Search(Figures, frozen=True):
     worst_slowdown: Spread
 
 
+class Reach(Figures, frozen=True):
+    """What is to be had of the oracle's saving within the bound, as shares.
+
+    Attributes:
+        shown: by limits no lower, over natural power, than one at which a job of other GPUs and networks kept it.
+        three: by the best three limits for all jobs, in hindsight.
+    """
+
+    shown: float
+    three: float
+
+
 class GpuResponse(Figures, frozen=True):
-    """One GPU: the oracles' saving in percent, cells by ratio, the prediction from the others, the search by noise."""
+    """One GPU: the oracles' saving in percent, cells by ratio, the prediction from others, the search, its reach."""
 
     jobs: int
     runs: int
@@ -81,20 +95,27 @@ class GpuResponse(Figures, frozen=True):
     left_out: LeftOut
     exact: Search
     noisy: Search
+    reach: Reach
 
 
 class LimitsResult(Figures, frozen=True):
-    """The result by GPU; `prior_error` is the largest difference of the operator's prior from what all sweeps teach."""
+    """By GPU, and of claims; `prior_error` is the largest difference of the prior from what all sweeps teach."""
 
     max_slowdown: float
     noise: float
     seeds: tuple[int, ...]
     prior_error: float
     gpus: Mapping[str, GpuResponse]
+    claims: claims.Claims
 
 
 def measure(
-    sweeps: Mapping[str, Sequence[SweptJob]], seeds: tuple[int, ...], on_stage: Callable[[str], None]
+    sweeps: Mapping[str, Sequence[SweptJob]],
+    seeds: tuple[int, ...],
+    on_stage: Callable[[str], None],
+    *,
+    claimed: slice = slice(None),
+    hours: tuple[float, float] = (claims.HONEST_HOURS, claims.LYING_HOURS),
 ) -> LimitsResult:
     """The response and the search on each GPU.
 
@@ -102,6 +123,8 @@ def measure(
         sweeps: by GPU; two GPUs or more.
         seeds: of the noise.
         on_stage: is told what comes next.
+        claimed: jobs of all GPUs whose claims are checked.
+        hours: that honest jobs and liars run, h.
     """
     goal = Goal()
     jobs = {gpu: true_jobs(swept) for gpu, swept in sweeps.items()}
@@ -110,8 +133,10 @@ def measure(
         on_stage(f"{gpu}: response and search of {len(own)} jobs")
         others = [job for name, found in jobs.items() if name != gpu for job in found]
         gpus[gpu] = _of_gpu(own, others, goal, seeds)
-    learned = learn([job.truth for found in jobs.values() for job in found])
-    return LimitsResult(goal.max_slowdown, NOISE, seeds, _difference(POOLED, learned), gpus)
+    together = [job for found in jobs.values() for job in found]
+    prior_error = _difference(POOLED, learn([job.truth for job in together]))
+    checked = claims.measure(together[claimed], hours, on_stage)
+    return LimitsResult(goal.max_slowdown, NOISE, seeds, prior_error, gpus, checked)
 
 
 def _difference(one: Response, other: Response) -> float:
@@ -137,6 +162,7 @@ def _of_gpu(own: Sequence[TrueJob], others: Sequence[TrueJob], goal: Goal, seeds
         left_out=_left_out(truths, [job.truth for job in others], found),
         exact=_search(own, others, goal, 0.0, (0,)),
         noisy=_search(own, others, goal, NOISE, seeds),
+        reach=reach_of(own, others, goal.max_slowdown, summary.oracle_saved),
     )
 
 
@@ -189,6 +215,42 @@ def _alone(curve: Curve, log_ratio: FloatArray) -> tuple[FloatArray, FloatArray]
 def _coverage(curve: Curve, log_ratio: FloatArray, value: FloatArray) -> float:
     mean, deviation = _alone(curve, log_ratio)
     return float(np.mean(np.abs(value - mean) <= NormalDist().inv_cdf(0.5 + INTERVAL / 2.0) * deviation))
+
+
+def reach_of(own: Sequence[TrueJob], others: Sequence[TrueJob], max_slowdown: float, oracle: float) -> Reach:
+    """What is to be had of an oracle's saving.
+
+    Args:
+        own: jobs of a GPU.
+        others: jobs of other GPUs.
+        max_slowdown: bound.
+        oracle: share of the energy that the best limits save.
+    """
+    lowest = {
+        family: min(
+            float((job.truth.limits_w / job.truth.natural_w)[job.truth.slowdown <= max_slowdown].min())
+            for job in others
+            if job.family != family
+        )
+        for family in {job.family for job in own}
+    }
+    limits_w = sorted({float(limit_w) for job in own for limit_w in job.truth.limits_w[1:]})
+    shown = [
+        _best_saving(job.truth, max_slowdown, job.truth.limits_w >= lowest[job.family] * job.truth.natural_w)
+        for job in own
+    ]
+    three = max(
+        float(np.mean([_best_saving(job.truth, max_slowdown, np.isin(job.truth.limits_w, some)) for job in own]))
+        for some in combinations(limits_w, min(3, len(limits_w)))
+    )
+    return Reach(float(np.mean(shown)) / oracle, three / oracle)
+
+
+def _best_saving(truth: Sweep, max_slowdown: float, offered: BoolArray) -> float:
+    """Share of the energy that the best of the offered limits saves; the largest one is always offered."""
+    kept = offered & (truth.slowdown <= max_slowdown * (1.0 + 1e-9))
+    kept[0] = True
+    return 1.0 - float(truth.energy_ratio[kept].min())
 
 
 def _search(

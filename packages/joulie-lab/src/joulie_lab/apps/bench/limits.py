@@ -14,6 +14,7 @@ from joulie_lab.apps.bench.figures import panels, title
 from joulie_lab.apps.bench.report import Page, Report, Table
 from joulie_lab.apps.bench.run import PATH, benchmark, tell
 from joulie_lab.benchmarks.capping import synthetic_sweeps
+from joulie_lab.benchmarks.claims import HONEST_HOURS, LYING_HOURS
 from joulie_lab.benchmarks.limit_response import COMPARED, FILES, INTERVAL, LimitsResult, measure
 from joulie_lab.simulation.report.charts import PALETTE
 
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_CHECKED = {"traffic": "memory traffic", "power": "power alone"}
+
+
 def tables(result: LimitsResult) -> Iterator[Table]:
-    """The response as measured, the prediction for a GPU that was left out, and the search."""
+    """The response as measured, the prediction for a GPU that was left out, the search, and the check of claims."""
     yield Table(
         "Response to a limit",
         ("GPU", "limit / natural", "jobs", "power", "throughput, 10th", "median", "90th", "energy per work"),
@@ -97,6 +101,54 @@ def tables(result: LimitsResult) -> Iterator[Table]:
         ],
         labels=2,
     )
+    yield Table(
+        "Shares of the oracle's saving, %",
+        ("GPU", "the search, exact", "no deeper than others have shown", "best three limits in hindsight"),
+        [
+            (
+                gpu,
+                *(f"{100.0 * share:.1f}" for share in (found.exact.share.mean, found.reach.shown, found.reach.three)),
+            )
+            for gpu, found in result.gpus.items()
+        ],
+    )
+    yield Table(
+        "Jobs that count their work",
+        ("checked by", "jobs", "doubted", "to the end", "saved, %", "over the bound by 1 %"),
+        [
+            (
+                _CHECKED[by],
+                *(str(count) for count in (found.jobs, found.doubted, found.doubted_at_end)),
+                f"{found.saved_pct:.2f}",
+                str(found.over_bound_by_1pct),
+            )
+            for by, found in result.claims.honest.items()
+        ],
+    )
+    yield Table(
+        "Jobs that lie",
+        (
+            "checked by",
+            "lie",
+            "jobs",
+            "contradicted",
+            "slowed beyond the bound and a window",
+            "most time lost beyond the bound, windows",
+            "P95 slowdown",
+        ),
+        [
+            (
+                _CHECKED[by],
+                said,
+                *(str(count) for count in (found.jobs, found.contradicted, found.beyond_a_window)),
+                f"{found.most_windows:.2f}",
+                f"{found.p95_slowdown:.3f}",
+            )
+            for by, lies in result.claims.lying.items()
+            for said, found in lies.items()
+        ],
+        labels=2,
+    )
 
 
 def figure(result: LimitsResult) -> Figure:
@@ -114,11 +166,15 @@ def figure(result: LimitsResult) -> Figure:
 
 
 def _page(result: LimitsResult) -> dict[str, Any]:
-    response, predicted, search = tables(result)
+    response, predicted, search, reach, honest, lying = tables(result)
     return {
         "response": response,
         "predicted": predicted,
         "search": search,
+        "reach": reach,
+        "honest": honest,
+        "lying": lying,
+        "hours": (HONEST_HOURS, LYING_HOURS),
         "goal": Goal(),
         "compared": COMPARED,
         "interval": INTERVAL,
@@ -134,4 +190,6 @@ PAGE = Page(LimitsResult, "experiments/limits.md", _page, {"img/limits.png": fig
 def limits(*, small: bool, data: Path | None) -> LimitsResult:
     """Measure the response to power limits, its prediction for another GPU, and the live search."""
     sweeps = synthetic_sweeps(seed=1) if small else published_sweeps(data, FILES)
-    return measure(sweeps, (1, 2) if small else tuple(range(1, 9)), tell)
+    if small:
+        return measure(sweeps, (1, 2), tell, claimed=slice(None, None, 8), hours=(3.0, 1.0))
+    return measure(sweeps, tuple(range(1, 9)), tell)
