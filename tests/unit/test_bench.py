@@ -162,7 +162,7 @@ def test_the_benchmarks_are_listed(capsys):
     expected = (
         "parity equal-work extender binding operator-step attribution power-estimate profiles deferral place backtest"
         " openb openb-cluster capping feeds rack limits live-limits lives owners native replay sleep"
-        " sleep-forecast marginal-cluster trials deferral-trial holdout live-trial"
+        " sleep-forecast consolidation marginal-cluster trials deferral-trial holdout live-trial"
     )
     assert joulie("bench", "list") == 0
     assert " ".join(line.split()[0] for line in capsys.readouterr().out.splitlines()) == expected

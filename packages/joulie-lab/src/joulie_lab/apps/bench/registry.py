@@ -27,6 +27,7 @@ SUMMARIES = {
     "replay": "replay of a recorded week of a plant with hidden differences: its error, its forecast, and its speed",
     "sleep": "what sleeping nodes do to pods in random courses of faults",
     "sleep-forecast": "waits and energy of nodes that sleep on days that the forecast of demand has not seen",
+    "consolidation": "energy saved by emptying nodes that have few jobs, and what that costs the jobs",
     "marginal-cluster": "marginal placement with nodes that sleep, natively and on a real control plane, at equal work",
     "trials": "how often the interval of a trial holds the truth, under what disturbs trials",
     "deferral-trial": "how often the interval of a trial of deferral holds the truth, by draws of workloads",
