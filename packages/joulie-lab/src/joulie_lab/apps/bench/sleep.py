@@ -31,6 +31,11 @@ _COUNTS = {
     "wakes": "nodes told to wake",
     "given_up": "nodes given up",
 }
+_OF_MOVES = {
+    "emptied": "nodes whose pods were all moved",
+    "moves": "pods moved",
+    "moved_fixed": "pods moved that must stay, or more nodes emptied at once than may",
+}
 
 
 def tables(result: SleepResult) -> Iterator[Table]:
@@ -40,7 +45,9 @@ def tables(result: SleepResult) -> Iterator[Table]:
 
 
 def _counts(result: SleepResult) -> Table:
-    rows = [(text, f"{getattr(result, name):,}") for name, text in _COUNTS.items()]
+    # Results of before nodes were emptied have no such counts.
+    counts = _COUNTS | _OF_MOVES if result.moves else _COUNTS
+    rows = [(text, f"{getattr(result, name):,}") for name, text in counts.items()]
     return Table("Courses", ("", "count"), rows)
 
 
