@@ -181,6 +181,25 @@ def test_a_budget_says_what_is_left_for_pods_and_nodes_which_budgets_cover_them(
     play(body, tmp_path, mode=Mode.ENFORCE)
 
 
+def test_nothing_is_moved_under_a_budget_that_curtails_or_before_budgets_are_known(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await create(stage, "rack", 12_000.0, nodeSelector={names.RACK_LABEL: "rack-0"})
+        room_w = stage.loop._budgets.pod_room_w
+        assert room_w() is None
+        await settled(stage)
+        covered = (await budget(stage, "rack")).status.nodes
+        assert 0 < covered < len(FLEET)
+        assert sorted(room_w().values()) == [0.0] * covered
+        await change(stage, "rack", watts=100_000.0)
+        await look(stage, 300.0)
+        await settled(stage, 8)
+        assert len(room_w()) == covered
+        assert min(room_w().values()) > 10_000.0
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
 def test_standard_nodes_give_in_the_order_of_their_pods_priority_classes(tmp_path):
     async def body(stage):
         await fleet(stage)
