@@ -122,6 +122,7 @@ def operator() -> OperatorMetrics:
     metrics.trials.show(["InBlock", "Waiting"], 3, 28, {"node-1": Arm.TREATMENT, "node-2": Arm.CONTROL})
     metrics.trials.show_guard([Arm.TREATMENT, Arm.CONTROL], {Harm.SLOWDOWN: 0.4})
     metrics.sleep.show_states(Mode.ENFORCE, [], 0)
+    metrics.sleep.moved("moved")
     metrics.reconciles.labels("error").inc()
     metrics.rescheduler.evicted("node-1", "ml", Cause.HEADROOM)
     metrics.rescheduler.skipped("node-1", Skip.COOLDOWN)
