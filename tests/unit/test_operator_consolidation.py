@@ -241,7 +241,7 @@ def test_nothing_is_evicted_without_the_lease_or_from_a_node_that_was_opened(tmp
     play(body, tmp_path)
 
 
-def test_an_api_server_that_refuses_is_counted_and_nothing_else_happens(tmp_path, monkeypatch):
+def test_no_node_is_closed_while_the_api_server_refuses_to_say_whether_its_pods_may_go(tmp_path, monkeypatch):
     async def body(stage, site):
         async def refused(*_args, **_more):
             raise TooManyRequestsError("busy", status=429)
