@@ -164,8 +164,27 @@ def test_after_a_clock_was_set_back_the_next_reading_counts(back_s):
     row.now_s += 2.0
     new = FeedReading(row.now_s, np.full(10, 5000.0))
     decision = decide_feed(row.now_s, new, row.servers, row.settings, row.memory)
-    assert not decision.blind
+    assert decision.state is not FeedState.BLIND
     assert decision.memory.heat == pytest.approx(heat, rel=0.02), "the breaker is as warm as it was"
+
+
+def test_a_feed_that_is_read_too_seldom_says_so_all_the_time():
+    """Readings each 30 s, of which the feed believes 10: it must not be blind and seeing in turn."""
+    row, told = Row(), []
+    for second in range(0, 120, 2):
+        row.now_s += 2.0
+        reading = FeedReading(row.now_s, 4000.0 + np.arange(10.0) + second) if second % 30 == 0 else None
+        decision = decide_feed(row.now_s, reading, row.servers, row.settings, row.memory)
+        row.memory = decision.memory
+        told.append((decision.blind, decision.state is FeedState.BLIND))
+    assert {blind for blind, _ in told[10:]} == {True}
+    assert {state for _, state in told[10:]} == {True, False}, "the decision itself goes by what is known"
+    for second in range(0, 62, 2):
+        row.now_s += 2.0
+        reading = FeedReading(row.now_s, 4000.0 + np.arange(10.0) + second)
+        decision = decide_feed(row.now_s, reading, row.servers, row.settings, row.memory)
+        row.memory = decision.memory
+    assert not decision.blind
 
 
 def test_a_gap_counts_as_what_limits_allowed():

@@ -161,7 +161,8 @@ class BudgetOutcome:
         unread: number of nodes without a fresh reading.
         unsteerable: number of nodes whose limits cannot be changed.
         curtailed: which of the nodes may draw less than they could, shape ``(n_covered,)``.
-        blind: whether readings that limits depend on, those behind a breaker, are lost, too old or stuck.
+        blind: whether readings that limits depend on, those behind a breaker, are lost, too old or stuck,
+            or were within the last minute.
     """
 
     limit_w: FloatArray

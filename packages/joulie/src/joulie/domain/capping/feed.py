@@ -30,6 +30,8 @@ from joulie.domain.units import BoolArray, FloatArray, IntArray, finite, non_neg
 
 LEVELS = np.linspace(0.0, 1.0, 101)
 """Steps of the level: 0 leaves standard servers their floor, 1 full power."""
+BLIND_HOLD_S = 45.0
+"""How long a feed says that it was blind, s: else it would change with each reading where they are seldom."""
 _AT_LIMIT = 0.98
 """Share of its limit from which a server is taken to want more than it draws."""
 
@@ -136,6 +138,7 @@ class FeedMemory:
         allowed_w: the most that all servers together were allowed since `read_s`, W.
         read_w: that reading, W.
         changed_s: time of the last reading that differed from the one before, s.
+        blind_s: time of the last decision without telemetry, s; -inf before the first.
     """
 
     time_s: float
@@ -148,6 +151,7 @@ class FeedMemory:
     allowed_w: float
     read_w: FloatArray
     changed_s: float
+    blind_s: float = -math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +162,7 @@ class FeedDecision:
         limit_w: of each server, W; full power means none.
         level: of standard servers, 0 at their floor, 1 at full power.
         state: what decides the level.
-        blind: whether telemetry is lost, too old or stuck.
+        blind: whether telemetry is lost, too old or stuck, or was just now (`BLIND_HOLD_S`).
         memory: for the next decision.
     """
 
@@ -195,7 +199,12 @@ def decide_feed(
     back_s = memory.time_s - now_s
     if back_s > 0.0:
         # The clock was set back. What was read keeps its age, or no reading would count until the old time is reached.
-        memory = replace(memory, read_s=memory.read_s - back_s, changed_s=memory.changed_s - back_s)
+        memory = replace(
+            memory,
+            read_s=memory.read_s - back_s,
+            changed_s=memory.changed_s - back_s,
+            blind_s=memory.blind_s - back_s,
+        )
     new = reading is not None and memory.read_s < reading.time_s <= now_s
     seen = _read(reading, servers, settings, memory) if reading is not None and new else memory
     # How long ago the clock was set back is not known, so for once nothing is.
@@ -219,8 +228,9 @@ def decide_feed(
     if bound < 0.0 and limits_critical and servers.critical.any():
         limit_w = np.where(servers.critical, _critical_limit_w(servers, settings), limit_w)
     allowed_w = max(seen.allowed_w, float(limit_w.sum()))
-    kept = replace(seen, time_s=now_s, level=level, limit_w=limit_w, allowed_w=allowed_w)
-    return FeedDecision(limit_w, level, state, blind, kept)
+    blind_s = now_s if blind else seen.blind_s
+    kept = replace(seen, time_s=now_s, level=level, limit_w=limit_w, allowed_w=allowed_w, blind_s=blind_s)
+    return FeedDecision(limit_w, level, state, now_s - blind_s <= BLIND_HOLD_S, kept)
 
 
 def _read(reading: FeedReading, servers: FeedServers, settings: FeedSettings, memory: FeedMemory) -> FeedMemory:
