@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +13,10 @@ from joulie.adapters.kubernetes.demand import CONFIG_MAP, encode_demand
 from joulie.domain.scheduling.node_rules import ANYWHERE
 from joulie.domain.sleep.demand import SLOT_S, DemandHistory
 from joulie.domain.sleep.snapshot import Room
-from joulie_lab.control_plane import LocalControlPlane, wait_for
+from joulie_lab.control_plane import Binaries, LocalControlPlane, wait_for
 from joulie_lab.control_plane.components import Network
 from joulie_lab.control_plane.power_switches import ANNOTATION, PowerSwitches
-from support.loop import CPU_ONLY, NAMESPACE, PATIENCE_S, Json, Loop, node, pod
+from support.loop import CPU_ONLY, NAMESPACE, NODES, PATIENCE_S, PODS, Json, Loop, Program, node, pod
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
@@ -27,6 +27,8 @@ SLEEP = {
     "SLEEP_SETTLE": "1s",
     "POLICY_TYPE": "full_power",
 }
+DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 DEDICATED = {"key": "dedicated", "value": "batch", "effect": "NoSchedule"}
 ASLEEP = {"key": names.ASLEEP_TAINT, "effect": "NoSchedule"}
 
@@ -112,19 +114,58 @@ def test_nodes_that_nobody_needs_sleep_and_a_pod_wakes_one(plane: LocalControlPl
     assert loop.refused() == []
 
 
-def test_a_node_with_a_power_switch_is_off_while_it_sleeps_and_boots_for_a_pod(
-    start_control_plane: Callable[..., LocalControlPlane], tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def switched_plane(
+    control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalControlPlane]:
+    """Simulated nodes that may be off, and the rights of an operator that also empties nodes."""
+    logs, network = tmp_path_factory.mktemp("switched"), Network(switched_nodes=True)
+    with LocalControlPlane(binaries=control_plane_binaries, log_folder=logs, network=network, audit=True) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="module")
+def switched_loop(switched_plane: LocalControlPlane) -> Loop:
+    return Loop(
+        switched_plane,
+        "mode=enforce",
+        "operator.settings.SLEEP=enforce",
+        "operator.settings.SLEEP_CONSOLIDATE_NODES=1",
+    )
+
+
+@pytest.fixture
+def switched(switched_loop: Loop) -> Iterator[Loop]:
+    """Those of `switched_plane`, without nodes and pods."""
+    yield switched_loop
+    for program in switched_loop.programs.values():
+        program.process.stop()
+    for path in (DEPLOYMENTS, BUDGETS, NODES):
+        switched_loop.plane.request("DELETE", path)
+    switched_loop.delete_pods()
+
+
+def start_with_switches(loop: Loop, replica: str, switches: PowerSwitches, folder: Path, **settings: str) -> Program:
+    file, authority = switches.write_file(folder / "switches.yaml"), loop.plane.authority.certificate
+    own = {"SLEEP_SWITCHES": str(file), "SLEEP_SWITCHES_CA": str(authority)}
+    return loop.start_operator(replica, **SLEEP, **own, **settings)
+
+
+def add_busy_node(loop: Loop, name: str) -> None:
+    """A node with a pod that nobody may move, and room for small ones."""
+    loop.plane.create_nodes([node(name, CPU_ONLY, annotations=ANNOTATION)])
+    loop.create(pod("busy", on=name, requests={"cpu": "300"}))
+    assert loop.await_placed("busy") == name
+
+
+def test_a_node_with_a_power_switch_is_off_while_it_sleeps_and_boots_for_a_pod(switched: Loop, tmp_path: Path) -> None:
     """Redfish over HTTPS, a kubelet that falls silent, and a boot with a name of its own."""
-    plane = start_control_plane(network=Network(switched_nodes=True), audit=True)
-    loop = Loop(plane, "mode=enforce", "operator.settings.SLEEP=enforce")
-    plane.create_nodes(node(name, CPU_ONLY, annotations=ANNOTATION) for name in ("n1", "n2"))
-    loop.create(pod("busy", on="n1", requests={"cpu": "300"}))
-    assert loop.await_placed("busy") == "n1"
-    switches = PowerSwitches(plane, ["n1", "n2"], boot_s=1.0)
+    loop = switched
+    add_busy_node(loop, "n1")
+    loop.plane.create_nodes([node("n2", CPU_ONLY, annotations=ANNOTATION)])
+    switches = PowerSwitches(loop.plane, ["n1", "n2"], boot_s=1.0)
     with switches.serving():
-        file, authority = switches.write_file(tmp_path / "switches.yaml"), plane.authority.certificate
-        loop.start_operator(**SLEEP, SLEEP_SWITCHES=str(file), SLEEP_SWITCHES_CA=str(authority))
+        start_with_switches(loop, "waking", switches, tmp_path)
         await_states(loop, n1="", n2="asleep")
         wait_for(lambda: ready(loop, "n2") == "Unknown", PATIENCE_S, "n2 is switched off")
         assert ready(loop, "n1") == "True"
@@ -136,6 +177,82 @@ def test_a_node_with_a_power_switch_is_off_while_it_sleeps_and_boots_for_a_pod(
         assert stored(loop, "n2")["status"]["nodeInfo"]["bootID"] == "n2-2"
         await_event(loop, "large", "WaitsForNode", "n2 is being woken for it", "n2 is waking")
     assert loop.refused() == []
+
+
+def test_a_node_with_few_pods_is_emptied_once_their_disruption_budget_lets_them_go(
+    switched: Loop, tmp_path: Path
+) -> None:
+    """A Deployment's pod is evicted, and its next one has run elsewhere before the node is switched off."""
+    loop = switched
+    loop.plane.create_nodes([node("n4", CPU_ONLY, annotations=ANNOTATION)])
+    before = deploy_one(loop, "few", {names.RESCHEDULABLE_ANNOTATION: "true"})
+    add_busy_node(loop, "n3")
+    switches = PowerSwitches(loop.plane, ["n3", "n4"], boot_s=1.0)
+    with switches.serving():
+        settings = {"SLEEP_CONSOLIDATE_MIN_POD_AGE": "1s", "SLEEP_CONSOLIDATE_PAUSE": "1s"}
+        operator = start_with_switches(loop, "emptying", switches, tmp_path, SLEEP_CONSOLIDATE_NODES="1", **settings)
+        refused = f"the disruption budget of pod default/{before} does not let it go"
+        await_node_event(loop, "n4", "NotEmptied", refused)
+        assert set(evictions(loop, operator)) == {429}
+        written = [event["requestURI"] for event in loop.writes(operator, "nodes")]
+        assert not any(names.SLEEP_FIELD_MANAGER in uri for uri in written), "it stays as it is"
+        assert loop.pod(before)["spec"]["nodeName"] == "n4"
+
+        loop.patch(f"{BUDGETS}/few", {"spec": {"minAvailable": 0}})
+        await_states(loop, n3="", n4="asleep")
+        wait_for(lambda: ready(loop, "n4") == "Unknown", PATIENCE_S, "n4 is switched off")
+        assert [on for _, on in switches.machines["n4"].switched] == [True, False]
+        (after,) = pods_of(loop, "few")
+        assert after != before
+        assert loop.await_placed(after) == "n3"
+        assert loop.pod(before) == {}
+        # Asked as a dry run before the node is marked, then done.
+        answers = evictions(loop, operator)
+        assert set(answers) == {429, 201}
+        assert answers.count(201) >= 2
+        told = "evicted from n4, which is emptied to sleep; n3 has room for it"
+        await_event(loop, before, "Moved", told)
+        for reason, why in (("Emptying", "1 pods fit"), ("ClosedToSleep", "its pods"), ("Asleep", "empty and")):
+            await_node_event(loop, "n4", reason, why)
+    assert operator.metric("joulie_operator_sleep_moves_total", result="moved") == 1.0
+    assert loop.refused() == []
+
+
+def deploy_one(loop: Loop, name: str, annotations: Json) -> str:
+    """A Deployment with one pod, which a budget keeps where it is; the pod's name."""
+    labels, wanted = {"app": name}, pod(name, annotations=annotations)
+    template = {"metadata": {"labels": labels, "annotations": annotations}, "spec": wanted["spec"]}
+    body = {"metadata": {"name": name}, "spec": {"selector": {"matchLabels": labels}, "template": template}}
+    loop.plane.request("POST", DEPLOYMENTS, body)
+    budget = {"metadata": {"name": name}, "spec": {"selector": {"matchLabels": labels}, "minAvailable": 1}}
+    loop.plane.request("POST", BUDGETS, budget)
+    (found,) = wait_for(lambda: pods_of(loop, name), PATIENCE_S, f"{name} has a pod")
+    loop.await_placed(found)
+    return found
+
+
+def pods_of(loop: Loop, app: str) -> list[str]:
+    """Names of the pods of a Deployment that are not on their way out."""
+    found = loop.get(f"{PODS}?labelSelector=app={app}")["items"]
+    return [one["metadata"]["name"] for one in found if "deletionTimestamp" not in one["metadata"]]
+
+
+def evictions(loop: Loop, program: Program) -> list[int]:
+    """What the API server answered to each eviction that a program asked for."""
+    asked = [event for event in loop.writes(program, "pods") if event["objectRef"].get("subresource") == "eviction"]
+    return [event["responseStatus"]["code"] for event in asked]
+
+
+def await_node_event(loop: Loop, name: str, reason: str, message: str) -> None:
+    """Wait for an event about a node whose message begins so."""
+
+    def told() -> bool:
+        events = loop.get(f"/api/v1/events?fieldSelector=involvedObject.name={name}")["items"]
+        found = [(one["reason"], one["message"]) for one in events]
+        assert any(why == reason and said.startswith(message) for why, said in found), found
+        return True
+
+    wait_for(told, PATIENCE_S, f"{reason} is told of node {name}")
 
 
 def ready(loop: Loop, name: str) -> str:

@@ -106,6 +106,18 @@ class NodeSleepSettings:
             "How many times the energy that it costs emptying a node must save.",
             minimum=1,
         ),
+        min_age_s=duration(
+            "SLEEP_CONSOLIDATE_MIN_POD_AGE",
+            "10m",
+            "Time for which each pod of a node has run before the node is emptied, so that none is moved around.",
+            minimum=0,
+        ),
+        pause_s=duration(
+            "SLEEP_CONSOLIDATE_PAUSE",
+            "1h",
+            "Time for which a node is left alone whose pods a disruption budget kept, or that was given up.",
+            minimum=0,
+        ),
     )
     forecast: ForecastSettings = group(
         ForecastSettings,
