@@ -14,7 +14,7 @@ from rich.console import Group
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES, PODS
+from joulie.adapters.kubernetes.resources import EVENTS, NODE_TWINS, NODES, PODS
 from joulie.apps.extender.main import serve
 from joulie.apps.extender.settings import ExtenderSettings
 from joulie.apps.kubectl import main as plugin
@@ -208,6 +208,17 @@ def test_status_for_programs(on_stage: OnStage) -> None:
     on_stage(scenario)
 
 
+def test_the_sleep_of_nodes_is_shown_where_there_is_any(on_stage: OnStage) -> None:
+    async def scenario(stage: Stage) -> None:
+        assert "SLEEP" not in (await stage.joulie("status")).out
+        mark = {names.SLEEP_STATE_ANNOTATION: "asleep since 1750000000"}
+        await stage.client.patch(NODES, "calm", {"metadata": {"annotations": mark}})
+        assert "SLEEP" in (await stage.joulie("status")).out
+        assert "calm: asleep until a pod needs it" in (await stage.joulie("status", "-o", "wide")).out
+
+    on_stage(scenario)
+
+
 def test_status_of_selected_nodes(on_stage: OnStage) -> None:
     async def scenario(stage: Stage) -> None:
         assert (await stage.joulie("status", "-l", "tier=gold")).out == "0 nodes, 0 pods\n"
@@ -311,6 +322,21 @@ def test_a_performance_pod_without_a_performance_node(on_stage: OnStage) -> None
     on_stage(scenario)
 
 
+def test_a_pod_that_waits_for_a_node_that_sleeps(on_stage: OnStage) -> None:
+    async def scenario(stage: Stage) -> None:
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room."}
+        await stage.add_pod("large", status={"phase": "Pending", "conditions": [condition]})
+        about = {"kind": "Pod", "name": "large", "namespace": "default"}
+        said = (("a", "18:05", "calm is waking"), ("b", "18:04", "calm is being woken for it"))
+        for name, at, message in said:
+            event = {"metadata": {"name": name}, "involvedObject": about, "reason": "WaitsForNode", "message": message}
+            await stage.client.create(EVENTS, {**event, "lastTimestamp": f"2026-11-27T{at}:00Z"}, "default")
+        lines = (await stage.joulie("explain", "pod", "large")).out.splitlines()
+        assert lines[1] == "It waits (Unschedulable): no room; calm is waking (2026-11-27T18:05:00Z)."
+
+    on_stage(scenario)
+
+
 def test_a_gated_pod(on_stage: OnStage) -> None:
     async def scenario(stage: Stage) -> None:
         gates = [{"name": "joulie.io/carbon"}]
@@ -333,6 +359,7 @@ def test_the_explanation_for_programs(on_stage: OnStage) -> None:
             "reason": None,
             "message": None,
             "lastEvent": None,
+            "waitsForNode": None,
         }
         best = told["nodes"][0]
         assert best["node"] == "calm"

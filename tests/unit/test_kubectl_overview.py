@@ -1,5 +1,6 @@
 """Rows and tables of `kubectl joulie status`."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -151,6 +152,30 @@ def test_what_would_be_done_in_observe_mode() -> None:
     assert "observe mode, nothing applied, on 1 node" in summary_lines(summary([found]))
 
 
+@pytest.mark.parametrize(
+    ("mark", "shown", "why"),
+    [
+        ("", "-", None),
+        (f"emptying since {NOW_S - 60:.0f}", "emptying 60s", "its pods are moved"),
+        (f"cordoned since {NOW_S - 60:.0f}", "cordoned 60s", "sleeps soon"),
+        (f"asleep since {NOW_S - 7200:.0f} boot 1-2", "asleep 2h", "until a pod needs it"),
+        (f"waking since {NOW_S - 60:.0f} attempt 2", "waking 60s", "told 2 times"),
+        (f"failed since {NOW_S - 60:.0f}", "failed 60s", "did not wake"),
+        ("nonsense", "waking 0s", "not ready yet"),
+    ],
+)
+def test_whether_a_node_sleeps_and_why_it_is_closed(mark: str, shown: str, why: str | None) -> None:
+    bare = node()
+    metadata = msgspec.structs.replace(bare.metadata, annotations={"joulie.io/sleep-state": mark} if mark else {})
+    (found,) = node_rows([msgspec.structs.replace(bare, metadata=metadata)], [twin()], [], NOW_S)
+    assert COLUMNS["sleep"].text(found) == shown
+    assert [why in note for note in found.notes] == ([] if why is None else [True])
+    state = shown.partition(" ")[0]
+    assert summary([found])["sleep"] == ({} if why is None else {state: 1})
+    lines = summary_lines(summary([found]))
+    assert lines[1:] == ([] if why is None else [f"closed to pods so that they can sleep: 1 {state}"])
+
+
 def test_twins_are_found_by_the_node_that_they_name() -> None:
     """An object's name may differ from its node's."""
     other = msgspec.structs.replace(
@@ -191,6 +216,7 @@ def test_every_column_sorts_what_is_known_and_what_is_not(column: str) -> None:
         ),
         **{"joulie.io/rack": "r1", "joulie.io/cooling-zone": "z1"},
     )
+    full = replace(full, sleep="asleep", sleep_s=60.0)
     bare = msgspec.structs.replace(node("n0"), status=msgspec.structs.replace(node().status, allocatable={}))
     (empty,) = node_rows([bare], [], [], NOW_S)
     in_order = sorted_rows([empty, full], COLUMNS[column])

@@ -194,9 +194,14 @@ def _proxy_path(service: str) -> str:
 
 
 def _state(pod: Pod, events: Sequence[Event]) -> dict[str, Any]:
-    """Phase, node and gates of the pod, and the scheduler's latest message about it."""
+    """Phase, node and gates of the pod, and the latest that the scheduler and the operator said about it."""
     scheduled = next((item for item in pod.status.conditions if item.type == "PodScheduled"), None)
     messages = [event.message for event in events if event.reason in {"FailedScheduling", "Scheduled", "Preempted"}]
+    of_sleep = max(
+        (event for event in events if event.reason == "WaitsForNode"),
+        key=lambda event: event.last_timestamp or "",
+        default=None,
+    )
     return {
         "phase": pod.status.phase or "Pending",
         "node": pod.spec.node_name or None,
@@ -204,6 +209,7 @@ def _state(pod: Pod, events: Sequence[Event]) -> dict[str, Any]:
         "reason": (scheduled.reason or None) if scheduled else None,
         "message": (scheduled.message or None) if scheduled else None,
         "lastEvent": messages[-1] if messages else None,
+        "waitsForNode": None if of_sleep is None else f"{of_sleep.message} ({of_sleep.last_timestamp})",
     }
 
 
@@ -270,7 +276,8 @@ def _placement(state: Mapping[str, Any]) -> str:
     if state["gates"]:
         return f"waits for its scheduling gates: {', '.join(state['gates'])}"
     why = state["message"] or state["lastEvent"] or "the scheduler has not reported a reason yet"
-    return f"waits ({state['reason'] or state['phase']}): {why.rstrip('.')}"
+    node = f"; {state['waitsForNode']}" if state["waitsForNode"] else ""
+    return f"waits ({state['reason'] or state['phase']}): {why.rstrip('.')}{node}"
 
 
 def _points(value: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -12,10 +13,12 @@ from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin, NodeTwinSpec, Plan
 from joulie.adapters.kubernetes.api.v1alpha1.fields import ControlOutcome, ControlResult
 from joulie.adapters.kubernetes.pods import PodFacts
 from joulie.adapters.kubernetes.requests import offered_gpus
+from joulie.adapters.kubernetes.sleep_marks import has_asleep_taint, sleep_mark
 from joulie.adapters.kubernetes.times import time_or_none
 from joulie.apps.kubectl.columns import (
     Column,
     age_column,
+    format_age,
     format_count,
     format_number,
     format_power,
@@ -24,6 +27,7 @@ from joulie.apps.kubectl.columns import (
 )
 from joulie.domain.policy import PodPhase
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
+from joulie.domain.sleep.states import Asleep, Awake, Cordoned, Emptying, Failed, SleepState, Waking, state_of
 
 _BYTES_PER_GIB = 1024.0**3
 _UNKNOWN = "unknown"
@@ -63,6 +67,9 @@ class NodeRow:
             reported about it.
         gpu_control: the same for the GPU cap.
         planned: what would be done on a node in observe mode; None where the plan is applied.
+        sleep: state of a node that sleeps, is about to, or wakes: emptying, cordoned, asleep, waking or failed; None
+            where it is open to pods.
+        sleep_s: time for which it has been in that state, s.
         age_s: age of the twin, s.
         notes: reasons for missing data and for caps that are not in force.
     """
@@ -89,12 +96,18 @@ class NodeRow:
     cpu_control: str | None
     gpu_control: str | None
     planned: str | None
+    sleep: str | None
+    sleep_s: float | None
     age_s: float | None
     notes: tuple[str, ...]
 
 
 def _class_style(row: NodeRow) -> str:
     return _CLASS_STYLES.get(row.schedulable_class, "")
+
+
+def _sleep_text(row: NodeRow) -> str:
+    return "-" if row.sleep is None else f"{row.sleep} {format_age(row.sleep_s)}"
 
 
 def _age_style(row: NodeRow) -> str:
@@ -114,6 +127,7 @@ COLUMNS: Mapping[str, Column[NodeRow]] = {
     "cpu-cap": text_column("CPU-CAP", lambda row: row.cpu_cap),
     "gpu-cap": text_column("GPU-CAP", lambda row: row.gpu_cap),
     "planned": text_column("PLANNED", lambda row: row.planned, rank=3),
+    "sleep": replace(text_column("SLEEP", lambda row: row.sleep), text=_sleep_text),
     "power": number_column("POWER", lambda row: row.power_w, "{:.0f}W"),
     "limit": number_column("LIMIT", lambda row: row.capped_power_w, "{:.0f}W", wide=True),
     "trend": number_column("TREND", lambda row: row.trend_w_per_min, "{:+.0f}W/min", wide=True),
@@ -187,6 +201,7 @@ def summary(rows: Sequence[NodeRow]) -> dict[str, Any]:
         "maxCoolingStressScore": max(cooling, default=None),
         "pods": sum(row.pods for row in rows),
         "controlProblems": not_in_force,
+        "sleep": dict(Counter(row.sleep for row in rows if row.sleep is not None)),
         "observed": [row.name for row in rows if row.planned is not None],
         "withoutAgent": [row.name for row in rows if NO_AGENT in row.notes],
         "stale": [row.name for row in rows if is_stale(row)],
@@ -206,6 +221,9 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
         )
     if facts["observed"]:
         lines.append(f"observe mode, nothing applied, on {format_count(len(facts['observed']), 'node')}")
+    if facts["sleep"]:
+        states = ", ".join(f"{count} {state}" for state, count in sorted(facts["sleep"].items()))
+        lines.append(f"closed to pods so that they can sleep: {states}")
     for key, text in (
         ("controlProblems", "caps not in force"),
         ("withoutAgent", "no agent runs"),
@@ -230,6 +248,7 @@ def _row(node: Node, twin: NodeTwin | None, pods: Sequence[PodFacts], now_s: flo
     labels = node.metadata.labels
     status = twin.status if twin else None
     power = status.power_measurement if status else None
+    sleep = state_of(sleep_mark(node), tainted=has_asleep_taint(node), now_s=now_s)
     return NodeRow(
         name=node.metadata.name,
         schedulable_class=(status.schedulable_class if status else None) or _UNKNOWN,
@@ -255,8 +274,10 @@ def _row(node: Node, twin: NodeTwin | None, pods: Sequence[PodFacts], now_s: flo
         cpu_control=_control(twin, "cpu"),
         gpu_control=_control(twin, "gpu"),
         planned=_planned(twin),
+        sleep=None if isinstance(sleep, Awake) else type(sleep).__name__.lower(),
+        sleep_s=None if isinstance(sleep, Awake) else now_s - sleep.since_s,
         age_s=_twin_age_s(twin, now_s),
-        notes=_notes(twin, without_agent=without_agent),
+        notes=(*_sleep_notes(sleep), *_notes(twin, without_agent=without_agent)),
     )
 
 
@@ -332,6 +353,23 @@ def _failed(control: str | None) -> bool:
 def _twin_age_s(twin: NodeTwin | None, now_s: float) -> float | None:
     updated_s = None if twin is None else time_or_none(twin.status.last_updated)
     return None if updated_s is None else now_s - updated_s
+
+
+def _sleep_notes(state: SleepState) -> tuple[str, ...]:
+    """Why a node is closed to pods, and what opens it."""
+    match state:
+        case Awake():
+            return ()
+        case Emptying():
+            return ("emptied so that it can sleep: its pods are moved to other nodes",)
+        case Cordoned():
+            return ("closed to pods: it sleeps soon, unless one needs it",)
+        case Asleep():
+            return ("asleep until a pod needs it",)
+        case Waking():
+            return (f"waking: told {format_count(state.attempt, 'time')}, not ready yet",)
+        case Failed():
+            return ("it did not wake and was given up for a while: see its events",)
 
 
 def _notes(twin: NodeTwin | None, *, without_agent: bool) -> tuple[str, ...]:

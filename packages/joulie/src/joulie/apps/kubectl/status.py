@@ -133,7 +133,10 @@ def _page(rows: Sequence[NodeRow], view: View, width: int, problems: Sequence[st
         return Group(*lines)
     wide = view.output == "wide"
     notes = [Text(f"{row.name}: {note}", style="dim") for row in rows for note in row.notes] if wide else []
-    # Only nodes in observe mode have a plan that is not applied.
-    observed = any(row.planned is not None for row in rows)
-    columns = {name: column for name, column in COLUMNS.items() if observed or name != "planned"}
+    # Only nodes in observe mode have a plan that is not applied, and few clusters have nodes that sleep.
+    used = {
+        "planned": any(row.planned is not None for row in rows),
+        "sleep": any(row.sleep is not None for row in rows),
+    }
+    columns = {name: column for name, column in COLUMNS.items() if used.get(name, True)}
     return Group(*lines, Text(), *table_lines(columns, rows, width, wide=wide), *([Text(), *notes] if notes else []))
