@@ -34,8 +34,15 @@ def accounts(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ask(accounts):
-    """Answers to requests of one user, all in one event loop: that of the ledger's lock."""
+def runner():
+    """The one event loop of all requests to `accounts`: that of the ledger's lock."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def ask(accounts, runner):
+    """Answers to requests of one user."""
 
     def get(*paths, user="anna"):
         async def main():
@@ -47,8 +54,7 @@ def ask(accounts):
 
         return runner.run(main())
 
-    with asyncio.Runner() as runner:
-        yield get
+    return get
 
 
 def closed(schema):
@@ -192,7 +198,7 @@ def test_a_tenant_s_pdf_has_their_own_namespace_only(ask):
     assert "of 300 windows" not in page.text
 
 
-def test_an_owner_s_page_has_what_limits_of_their_own_workloads_save(accounts):
+def test_an_owner_s_page_has_what_limits_of_their_own_workloads_save(accounts, runner):
     def profile(namespace, windows):
         saving = {
             "windows": windows,
@@ -215,7 +221,7 @@ def test_an_owner_s_page_has_what_limits_of_their_own_workloads_save(accounts):
             async with stage.client(authorization="Bearer tom") as client:
                 return (await client.get("/energy")).text
 
-    page = asyncio.run(main())
+    page = runner.run(main())
     assert "measured by holdout: 15 of 310 windows of time were left alone by chance" in page
     assert '<td class="n">7.7 %</td>' in page
     assert "of 470 windows" not in page
