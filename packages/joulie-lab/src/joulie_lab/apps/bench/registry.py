@@ -40,6 +40,7 @@ PAGES = (
         "backtest",
         "capping",
         "deferral",
+        "deferral-trial",
         "equal-work",
         "feeds",
         "fidelity",
