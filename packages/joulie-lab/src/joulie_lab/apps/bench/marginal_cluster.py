@@ -179,12 +179,15 @@ def _kept(courses: Path | None, name: str, play_it: Callable[[], tuple[Course, P
             ) from error
     played, pace_of = play_it()
     if kept is not None:
-        np.savez(kept, **vars(played), **asdict(pace_of))
+        known = {name: value for name, value in vars(played).items() if value is not None}
+        np.savez(kept, **known, **asdict(pace_of))
     return played, pace_of
 
 
 def _read(kept: Path) -> tuple[Course, Pace]:
     with kept.open("rb") as stream, np.load(stream) as found:
-        course, pace = ({one.name: found[one.name] for one in fields(kind)} for kind in (Course, Pace))
+        course, pace = (
+            {one.name: found[one.name] for one in fields(kind) if one.name in found} for kind in (Course, Pace)
+        )
     counts = {name: int(course[name]) for name in ("wakes", "moves")}
     return Course(**course | counts), Pace(**{name: float(value) for name, value in pace.items()})
