@@ -16,8 +16,9 @@ PLACES = (
     ("packages/joulie-lab/pyproject.toml", r'^    "joulie\[.+\]==(.+)",$'),
     ("deploy/helm/joulie/Chart.yaml", r"^version: (.+)$"),
     ("deploy/helm/joulie/Chart.yaml", r'^appVersion: "(.+)"$'),
+    ("docs/howto/dask.yaml", r"^ +image: ghcr\.io/joulie-k8s/joulie-lab:(.+)$"),
 )
-"""Files with the pattern of the line that contains the version."""
+"""Files with the pattern of the lines that contain the version."""
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
 """The form that Python packages, Helm charts and krew plugins interpret equally: no pre-releases."""
 
@@ -27,10 +28,8 @@ def versions(root: Path = ROOT) -> dict[str, str]:
     found = {}
     for name, pattern in PLACES:
         text = (root / name).read_text(encoding="utf-8")
-        match = re.search(pattern, text, re.MULTILINE)
-        if match is None:
-            raise ValueError(f"{name}: no line matches {pattern}")
-        found[f"{name}:{text.count(chr(10), 0, match.start()) + 1}"] = match[1]
+        for match in _matches(name, pattern, text):
+            found[f"{name}:{text.count(chr(10), 0, match.start()) + 1}"] = match[1]
     return found
 
 
@@ -45,10 +44,16 @@ def set_version(version: str, root: Path = ROOT) -> None:
     for name, pattern in PLACES:
         path = root / name
         text = path.read_text(encoding="utf-8")
-        match = re.search(pattern, text, re.MULTILINE)
-        if match is None:
-            raise ValueError(f"{name}: no line matches {pattern}")
-        path.write_text(text[: match.start(1)] + version + text[match.end(1) :], encoding="utf-8")
+        for match in reversed(_matches(name, pattern, text)):
+            text = text[: match.start(1)] + version + text[match.end(1) :]
+        path.write_text(text, encoding="utf-8")
+
+
+def _matches(name: str, pattern: str, text: str) -> list[re.Match[str]]:
+    found = list(re.finditer(pattern, text, re.MULTILINE))
+    if not found:
+        raise ValueError(f"{name}: no line matches {pattern}")
+    return found
 
 
 def main(arguments: list[str]) -> int:

@@ -22,7 +22,9 @@ from joulie_lab.control_plane.tools import BinariesError, Report
 
 PAUSE = "localhost/pause:1"
 JOULIE = "localhost/joulie:node"
+LAB = "localhost/joulie-lab:node"
 
+_TARGETS = {JOULIE: "joulie", LAB: "lab"}
 _SUITE = "trixie"
 _BASE_PACKAGES = ("python3.13", "ca-certificates", "netbase", "tzdata")
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -71,15 +73,15 @@ class Store:
             self.run("rm", container)
 
 
-def build(source: Path, store: Store, archive: Path, uv: Path, report: Report) -> None:
-    """Build the image `JOULIE` from the source's Dockerfile and write it as an archive that containerd imports.
+def build(source: Path, store: Store, archives: Mapping[str, Path], uv: Path, report: Report) -> None:
+    """Build images from the source's Dockerfile and write each as an archive that containerd imports.
 
     The images that the Dockerfile starts from are made here under their names: Python of Debian, and uv.
 
     Args:
         source: root of the repository.
         store: where images and layers are kept.
-        archive: file to write, replaced.
+        archives: files to write, replaced, by image: `JOULIE` or `LAB`.
         uv: program for the build.
         report: called with each line of progress.
 
@@ -101,16 +103,18 @@ def build(source: Path, store: Store, archive: Path, uv: Path, report: Report) -
         trust.write_text(
             "native-tls = true\n"
         )  # the package index may have a certificate of this machine's authorities
-        started_s = time.monotonic()
-        store.run(
-            "bud", "--pull=never", "--layers", "--isolation=chroot", "--network=host", "--quiet",
-            f"--volume={trust}:/etc/uv/uv.toml:ro", f"--volume={_CERTIFICATES}:{_CERTIFICATES}:ro",
-            "--tag", JOULIE, "--file", file, source,
-        )  # fmt: skip
-        report(f"{JOULIE}: built in {time.monotonic() - started_s:.0f} s")
+        for image in archives:
+            started_s = time.monotonic()
+            store.run(
+                "bud", "--pull=never", "--layers", "--isolation=chroot", "--network=host", "--quiet",
+                f"--volume={trust}:/etc/uv/uv.toml:ro", f"--volume={_CERTIFICATES}:{_CERTIFICATES}:ro",
+                "--target", _TARGETS[image], "--tag", image, "--file", file, source,
+            )  # fmt: skip
+            report(f"{image}: built in {time.monotonic() - started_s:.0f} s")
     store.run("rm", "--all")  # what the stages leave
-    archive.unlink(missing_ok=True)
-    store.run("push", "--quiet", JOULIE, f"docker-archive:{archive}:{JOULIE}")
+    for image, archive in archives.items():
+        archive.unlink(missing_ok=True)
+        store.run("push", "--quiet", image, f"docker-archive:{archive}:{image}")
 
 
 def write_static_image(archive: Path, name: str, program: Path, entrypoint: str) -> None:

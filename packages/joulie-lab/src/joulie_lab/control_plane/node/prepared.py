@@ -18,6 +18,8 @@ FOLDER_VARIABLE = "JOULIE_NODE"
 """Environment variable with the folder of the image archives, for the command that starts the node."""
 
 ARCHIVES = {name: f"{name}.tar" for name in ("joulie", "pause", "kube-scheduler")}
+"""Images that a node has from its start."""
+LAB_ARCHIVE = "joulie-lab.tar"
 TIMES = "times.json"
 
 
@@ -62,7 +64,8 @@ def _images(source: Path, folder: Path, report: Report) -> None:
         binaries["kube-scheduler"],
         "/usr/local/bin/kube-scheduler",
     )
-    images.build(source, images.Store(folder / "buildah"), folder / ARCHIVES["joulie"], _uv(source), report)
+    archives = {images.JOULIE: folder / ARCHIVES["joulie"], images.LAB: folder / LAB_ARCHIVE}
+    images.build(source, images.Store(folder / "buildah"), archives, _uv(source), report)
 
 
 def _uv(source: Path) -> Path:

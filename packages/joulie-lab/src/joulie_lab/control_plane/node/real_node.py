@@ -116,12 +116,12 @@ class RealNode:
         self.start()
         wait_for(lambda: self._heartbeat() != before, _READY_S, f"node {self.name} reports again")
 
-    def kill(self, pod: Mapping[str, Any]) -> None:
-        """Kill every process of a pod's containers (SIGKILL); its sandbox, and so its address, stays."""
+    def kill(self, pod: Mapping[str, Any], number: int = signal.SIGKILL) -> None:
+        """Send every process of a pod's containers a signal; its sandbox, and so its address, stays."""
         for group in self._container_groups(pod):
             for process in cgroups.processes(group):
                 with contextlib.suppress(ProcessLookupError):  # it ended with the container's first process
-                    os.kill(process, signal.SIGKILL)
+                    os.kill(process, number)
 
     def is_ready(self) -> bool:
         """Whether the node's condition Ready is true.
