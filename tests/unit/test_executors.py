@@ -3,6 +3,8 @@
 import math
 import signal
 import sys
+from concurrent.futures import CancelledError
+from contextlib import nullcontext
 
 import pytest
 
@@ -75,4 +77,24 @@ def test_a_scheduler_that_does_not_answer_is_told(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "distributed", Silent)
     with pytest.raises(ExecutorError, match="no Dask scheduler answers at nowhere:1: timed out"):
+        list(on_dask(math.sqrt, [1.0], "nowhere:1", 1))
+
+
+@pytest.mark.parametrize(
+    ("lost", "told"), [("worker", "workers died again and again"), ("scheduler", "was lost; run again")]
+)
+def test_what_dask_lost_in_mid_run_is_told(monkeypatch, lost, told):
+    distributed = pytest.importorskip("distributed")
+    error = distributed.KilledWorker("run-1", None, 3) if lost == "worker" else CancelledError("run-1")
+
+    class Client(nullcontext):
+        def submit(self, _work, _item, **_options):
+            return self
+
+        def result(self):
+            raise error
+
+    monkeypatch.setattr(distributed, "Client", lambda _address: Client(Client()))
+    monkeypatch.setattr(distributed, "as_completed", iter)
+    with pytest.raises(ExecutorError, match=told):
         list(on_dask(math.sqrt, [1.0], "nowhere:1", 1))

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import CancelledError, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from typing import Any, TypeVar
@@ -76,7 +76,7 @@ def on_dask(
         n_workers: number of processes of a cluster on this machine.
 
     Raises:
-        ExecutorError: Dask is not installed, or the scheduler cannot be reached.
+        ExecutorError: Dask is not installed, the scheduler cannot be reached or is lost, or workers died.
     """
     try:
         distributed: Any = import_module("distributed")
@@ -84,8 +84,15 @@ def on_dask(
         raise ExecutorError("Dask is not installed; it comes with: pip install 'joulie-lab[dask]'") from error
     with _client(distributed, address, n_workers) as client:
         futures = [client.submit(work, item, priority=-index, pure=False) for index, item in enumerate(items)]
-        for future in distributed.as_completed(futures):
-            yield future.result()
+        try:
+            for future in distributed.as_completed(futures):
+                yield future.result()
+        except distributed.KilledWorker as error:
+            raise ExecutorError(
+                "Dask workers died again and again in the same run, perhaps for want of memory"
+            ) from error
+        except CancelledError as error:
+            raise ExecutorError("the Dask scheduler was lost; run again when it is back") from error
 
 
 def _client(distributed: Any, address: str | None, n_workers: int) -> Any:
