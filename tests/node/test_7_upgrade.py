@@ -13,7 +13,7 @@ from support.loop import NAMESPACE
 from support.real_site import ECO_W, ORIGINAL_W, SCHEDULER, Site
 
 REVISION = "1"
-DEFERRED = "deferred"
+DEFERRED = "held-before"
 
 
 @pytest.fixture(scope="module")

@@ -106,6 +106,13 @@ def test_a_clock_is_found_where_no_power_limit_reaches(natural_w: float, min_w: 
     assert held.slowdown <= GOAL.max_slowdown
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_no_power_limit_is_tried_or_held_for_what_noise_seems_to_save(seed: int) -> None:
+    course = Course(Job(natural_w=150.0))
+    assert {limit_w for limit_w, _ in course.run(20, noise=1e-6, seed=seed)} == {BASELINE_W}
+    assert course.tuned.clock_share in {0.6, 0.7}
+
+
 def test_steps_end_where_the_bound_may_be_exceeded() -> None:
     course = Course(Job(natural_w=180.0, min_w=690.0, clock_bound=0.42))
     windows = course.run(60, noise=0.01)

@@ -139,18 +139,20 @@ class TunedJob:
         power, step, baseline_w = self.power, self.power.step, self.job.baseline_w
         if self.spent or self.job.clocks is None or power.problem or power.failures >= MAX_FAILURES:
             return False
-        natural = [
+        natural_w = [
             window.power_w
             for window in power.trials.windows
             if window.limit_w == baseline_w and window.progress_per_s is not None
         ]
-        if not natural or step is None:
+        if not natural_w or step is None:
             return False
+        smallest_w = min(self.job.limits_w)
+        if smallest_w >= sum(natural_w) / len(natural_w):
+            # A limit there changes nothing: whatever it seems to save is noise, and no reason to try or to hold it.
+            return isinstance(step, Hold) or step.limit_w < baseline_w
         if isinstance(step, Trial):
             return self.start_share is not None and step.limit_w < baseline_w
-        smallest_w = min(self.job.limits_w)
-        out_of_reach = step.limit_w == baseline_w and smallest_w >= sum(natural) / len(natural)
-        return step.limit_w == smallest_w or out_of_reach
+        return step.limit_w == smallest_w
 
     def _beats_power(self, held: Hold) -> bool:
         """Whether a clock saves more than the power limit that would be held instead."""
