@@ -133,9 +133,10 @@ class Site:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    async def held(self, pod: tuple[str, str]) -> HeldGpuLimit | None:
+    async def held(self, pod: tuple[str, str], profile_name: str = "") -> HeldGpuLimit | None:
+        """What a profile keeps of a pod's limit: the named one, or the classifier's."""
         with contextlib.suppress(NotFoundError):
-            profile = await self.bench.client.get(WORKLOAD_PROFILES, f"pod-{pod[1]}", pod[0])
+            profile = await self.bench.client.get(WORKLOAD_PROFILES, profile_name or f"pod-{pod[1]}", pod[0])
             return profile.status.gpu_limit
         return None
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from joulie.adapters.kubernetes.resources import EVENTS, PODS, POWER_BUDGETS
+from joulie.adapters.kubernetes.resources import EVENTS, PODS, POWER_BUDGETS, WORKLOAD_PROFILES
 from joulie.apps.kubectl.limits import show_limits
 from joulie.domain.capping.choice import Reason
 from support.agent_machine import Machine, until
@@ -75,6 +75,34 @@ def test_each_job_gets_the_limit_that_saves_within_its_bound(
         await until(lambda: site.limits_w() == [BASELINE_W, BASELINE_W])
 
     at_site(machine, jobs, scenario)
+
+
+def test_a_users_own_profile_keeps_the_limit_of_its_job(
+    machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scenario(site: Site, _operator: object) -> None:
+        reference = {"kind": "Pod", "namespace": TRAIN[0], "name": TRAIN[1]}
+        mine = {"metadata": {"name": "mine"}, "spec": {"workloadRef": reference}}
+        created = await site.bench.client.create(WORKLOAD_PROFILES, mine, TRAIN[0])
+        await site.add_pod(TRAIN)
+
+        async def is_held() -> bool:
+            held = await site.held(TRAIN, "mine")
+            return held is not None and held.watts == site.limits_w()[0] < BASELINE_W
+
+        await until(is_held)
+
+        async def is_shown() -> bool:
+            await show_limits(site.bench.client, "json")
+            rows = {row["job"]: row for row in json.loads(capsys.readouterr().out)["gpus"]}
+            return bool(rows["Pod/train-0"]["why"] == Reason.MEASURED)
+
+        await until(is_shown)
+        kept = await site.bench.client.get(WORKLOAD_PROFILES, "mine", TRAIN[0])
+        assert (kept.spec, kept.metadata.labels) == (created.spec, created.metadata.labels)
+        assert await site.held(TRAIN) is None
+
+    at_site(machine, Jobs(driver), scenario)
 
 
 def test_a_job_whose_metric_counts_time_gets_its_limit_back_with_the_reason(

@@ -65,9 +65,13 @@ class ProfileIndex(Generic[_EntryT]):
 
     def effective(self, workload: WorkloadKey) -> _EntryT | None:
         """The effective profile: a user's own before the classifier's, then the first by name; None if none."""
+        key = self.effective_key(workload)
+        return None if key is None else self.of(workload)[key]
+
+    def effective_key(self, workload: WorkloadKey) -> Key | None:
+        """Namespace and name of the effective profile; None if none."""
         profiles = self.of(workload)
-        key = min(profiles, key=lambda key: (profiles[key].automatic, key), default=None)
-        return None if key is None else profiles[key]
+        return min(profiles, key=lambda key: (profiles[key].automatic, key), default=None)
 
     def all_effective(self) -> dict[WorkloadKey, _EntryT]:
         """The effective profile of each workload that has one."""

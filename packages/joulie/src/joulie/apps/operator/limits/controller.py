@@ -302,23 +302,23 @@ class GpuLimits:
             await self._keep(key.workload, limit)
 
     async def _keep(self, workload: WorkloadKey, limit: HeldGpuLimit) -> None:
-        entry = self._view.workload_profiles.effective(workload)
-        if entry is None or not entry.automatic or not self._may_write():
+        # A user's own profile keeps it too: only this field of its status is written.
+        place = self._view.workload_profiles.effective_key(workload)
+        if place is None or not self._may_write():
             return
-        namespace, owner = workload
         status = {"gpuLimit": msgspec.structs.replace(limit, last_updated=rfc3339(self._now_s()))}
         try:
             await self._client.apply(
                 WORKLOAD_PROFILES,
-                names.profile_name(owner.kind, owner.name),
+                place.name,
                 {"status": status},
                 field_manager=names.GPU_LIMITS_FIELD_MANAGER,
-                namespace=namespace,
+                namespace=place.namespace,
                 subresource="status",
             )
         except KubernetesError as error:
-            where = f"{namespace}/{owner.name}"
-            _log.warning("held power limit not saved", extra={"workload": where, "error": str(error)})
+            where = f"{place.namespace}/{place.name}"
+            _log.warning("held power limit not saved", extra={"profile": where, "error": str(error)})
 
 
 def _alike(one: HeldGpuLimit, other: HeldGpuLimit) -> bool:
