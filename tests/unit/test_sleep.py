@@ -17,8 +17,9 @@ from joulie.domain.sleep.decide import decide
 from joulie.domain.sleep.snapshot import ExpectedPods, Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod
 from joulie.domain.sleep.states import ANY_BOOT, Asleep, Awake, Cordoned, Failed, SleepState, Waking, mark_of, state_of
 from joulie.domain.units import InvalidQuantityError
-from joulie_lab.benchmarks import sleep_courses
-from joulie_lab.benchmarks.sleep_courses import Course, play_courses
+from joulie_lab.benchmarks.sleep_courses import operator, play
+from joulie_lab.benchmarks.sleep_courses.cluster import Cluster
+from joulie_lab.benchmarks.sleep_courses.play import Course, play_courses
 
 NOW_S = 10_000.0
 SETTINGS = SleepSettings(min_awake=0)
@@ -360,20 +361,19 @@ def test_no_pod_is_lost_none_waits_without_a_reason_and_no_needed_node_stays_off
 
 
 def test_courses_notice_a_node_that_is_switched_off_under_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sleep_courses, "still_holds", lambda *_args: True)
-    hasty = replace(sleep_courses._SETTINGS, settle_s=0.0, settle_looks=1)
+    monkeypatch.setattr(operator, "still_holds", lambda *_args: True)
+    hasty = replace(play.SETTINGS, settle_s=0.0, settle_looks=1)
     assert any(Course(seed, hasty).play().lost for seed in (19, 97))
 
 
-def test_courses_notice_a_node_that_is_told_once_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sleep_courses, "_SETTINGS", replace(sleep_courses._SETTINGS, wake_timeout_s=1e9))
-    patient = sleep_courses._SETTINGS
+def test_courses_notice_a_node_that_is_told_once_only() -> None:
+    patient = replace(play.SETTINGS, wake_timeout_s=1e9)
     assert any(Course(seed, patient).play().stranded for seed in range(10))
 
 
 def test_courses_notice_a_node_that_is_opened_on_its_way_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = Course._read
-    monkeypatch.setattr(Course, "_read", lambda *args: replace(read(*args), boot=""))
+    read = Cluster.read
+    monkeypatch.setattr(Cluster, "read", lambda *args: replace(read(*args), boot=""))
     assert any(Course(seed).play().stranded for seed in (8, 11, 30))
 
 

@@ -11,8 +11,8 @@ import click
 from joulie_lab.apps.bench.figures import bar_sets
 from joulie_lab.apps.bench.report import Page, Report, Table
 from joulie_lab.apps.bench.run import benchmark, tell
-from joulie_lab.benchmarks import sleep_courses
-from joulie_lab.benchmarks.sleep_courses import FULL_COURSES, SMALL_COURSES, SleepResult, play_courses
+from joulie_lab.benchmarks.sleep_courses import cluster, play
+from joulie_lab.benchmarks.sleep_courses.play import FULL_COURSES, SMALL_COURSES, SleepResult, play_courses
 from joulie_lab.simulation.report.bars import Bars
 from joulie_lab.simulation.report.png import draw
 
@@ -62,7 +62,7 @@ def figure(result: SleepResult) -> Figure:
 
 
 def _page(result: SleepResult) -> dict[str, Any]:
-    return {"counts": _counts(result), "faults": _faults(result), "model": sleep_courses}
+    return {"counts": _counts(result), "faults": _faults(result), "cluster": cluster, "play": play}
 
 
 REPORT = Report(tables, figure)
