@@ -14,7 +14,7 @@ from joulie.adapters.gpu.process import LibraryProcess
 from joulie.adapters.gpu.rocm_smi import RocmSmi
 from joulie.adapters.gpu.session import GpuSession
 from joulie.domain.quantities import InvalidQuantityError
-from joulie.ports import (
+from joulie.ports.devices import (
     ControlFailedError,
     ControlRefusedError,
     DeviceKind,

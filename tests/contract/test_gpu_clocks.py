@@ -11,7 +11,7 @@ from joulie.adapters.gpu.process import LibraryProcess
 from joulie.adapters.gpu.session import GpuSession
 from joulie.domain.locked_clocks import SmClock
 from joulie.domain.quantities import InvalidQuantityError
-from joulie.ports import ClockLimiter, ControlFailedError, ControlRefusedError, NoBackendError
+from joulie.ports.devices import ClockLimiter, ControlFailedError, ControlRefusedError, NoBackendError
 from joulie_lab.machines.gpus import ModelledGpus
 from joulie_lab.machines.library import MACHINES
 from joulie_lab.machines.machine import Machine as ModelledMachine

@@ -20,7 +20,7 @@ from joulie.adapters.grid.watttime import WattTime
 from joulie.adapters.prometheus import Prometheus
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Basis, Measure, Observation
-from joulie.ports import GridSourceError
+from joulie.ports.grid import GridSourceError
 from support.grid_providers import FORECAST, GB, HISTORY, LATEST, MOER, NOW_S, POINTERS, PRICES, Server
 from support.prometheus_answers import matrix, vector
 from support.scripted_server import serving

@@ -9,7 +9,7 @@ import pytest
 
 from joulie.adapters.ledger import open_ledger
 from joulie.domain.accounting.records import Cycle
-from joulie.ports import LedgerError
+from joulie.ports.ledger import LedgerError
 from joulie_lab.control_plane import obtain_postgres
 from support.ledger_contract import T0, LedgerContract, pod, sample
 from support.postgres_server import PostgresServer

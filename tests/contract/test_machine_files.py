@@ -14,7 +14,7 @@ from joulie.adapters.cpu.cpufreq import Cpufreq
 from joulie.adapters.cpu.hsmp import Hsmp
 from joulie.adapters.cpu.rapl import Rapl, RaplMeter
 from joulie.host_files import OS_FILES, HostFiles
-from joulie.ports import ControlRefusedError
+from joulie.ports.devices import ControlRefusedError
 from joulie_lab.machines.files import MachineFiles
 from joulie_lab.machines.library import MACHINES
 from joulie_lab.machines.machine import Machine

@@ -13,7 +13,7 @@ from joulie.adapters.power_switches.file import SwitchFile, SwitchFileError
 from joulie.adapters.power_switches.programs import CommandSwitch, Program, WakeOnLanSwitch
 from joulie.adapters.power_switches.redfish import RedfishSwitch
 from joulie.http_client import tls_context
-from joulie.ports import PowerState, PowerSwitchError
+from joulie.ports.power_switch import PowerState, PowerSwitchError
 from joulie.program.certificates import self_signed, write_files
 from joulie_lab.control_plane import wait_for
 from support import ipmi as ipmi_user

@@ -47,7 +47,7 @@ from joulie.domain.profiles.reschedule import Cause
 from joulie.domain.signal import Quality
 from joulie.domain.trial.guard import Harm
 from joulie.domain.trial.protocol import Arm
-from joulie.ports import DeviceKind, FrequencyPolicy, PowerDevice
+from joulie.ports.devices import DeviceKind, FrequencyPolicy, PowerDevice
 from joulie.program.sources import SourceStates
 from joulie_lab.apps.demo.runtime import DemoRun, on_fake_cluster
 from joulie_lab.control_plane import wait_for

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from joulie.adapters.gpu.nvml import Nvml, NvmlMeter
 from joulie.adapters.gpu.process import MAX_PAUSE_S, LibraryProcess, readable
 from joulie.adapters.gpu.session import MAX_RECONNECT_S, GpuSession
-from joulie.ports import ControlFailedError, ControlRefusedError
+from joulie.ports.devices import ControlFailedError, ControlRefusedError
 from support import fake_gpus
 from support.fake_gpus import FakeGpus
 

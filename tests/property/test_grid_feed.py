@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from joulie.adapters.grid.feed import FeedLimits, GridFeed
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
-from joulie.ports import GridSourceError
+from joulie.ports.grid import GridSourceError
 from support.virtual_time import run_virtually
 
 START_S = 1_699_999_200.0

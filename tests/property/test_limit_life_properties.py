@@ -22,7 +22,7 @@ from joulie.apps.agent.originals import OriginalLimits
 from joulie.apps.agent.outcome import Outcome, reported_limits
 from joulie.domain.actuation import LimitedDevice, WantedCap, cpu_range, same_limit
 from joulie.domain.saved_records import LostRecords, ReportedLimits, SavedRecords
-from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice
+from joulie.ports.devices import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice
 
 DEVICES = ("a", "b", "c")
 DEFAULT_W = 200.0

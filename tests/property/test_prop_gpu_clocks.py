@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
 from joulie.apps.agent.gpu_clocks import GpuClocks
 from joulie.domain.locked_clocks import ANY_GPU, OVERRIDDEN, SmClock
-from joulie.ports import ControlFailedError, ControlRefusedError
+from joulie.ports.devices import ControlFailedError, ControlRefusedError
 
 GPUS = ("a", "b")
 LARGEST_HZ, WISHES_HZ = 1.98e9, (1.782e9, 1.386e9)

@@ -26,7 +26,7 @@ from joulie.apps.grid.settings import ControllerSettings
 from joulie.domain.grid import names
 from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
-from joulie.ports import GridSourceError
+from joulie.ports.grid import GridSourceError
 from joulie_lab.fakes.kubernetes import FakeCluster
 
 EPOCH_S = 1_800_000_000.0

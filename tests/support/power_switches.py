@@ -7,7 +7,7 @@ from pathlib import Path
 
 from joulie.adapters.kubernetes.resources import NODES
 from joulie.adapters.power_switches.file import NodeSwitch, SwitchFileError, SwitchKind
-from joulie.ports import PowerState, PowerSwitchError
+from joulie.ports.power_switch import PowerState, PowerSwitchError
 from joulie.program.certificates import self_signed, write_files
 from joulie_lab.control_plane import ManagedProcess
 from joulie_lab.control_plane.ports import free_port

@@ -47,7 +47,7 @@ from joulie.domain.mode import Mode
 from joulie.domain.signal import Quality, Reading
 from joulie.domain.trial.holdout import Effect, left_out
 from joulie.domain.usage import PodUsage
-from joulie.ports import LedgerError
+from joulie.ports.ledger import LedgerError
 from joulie.program.sources import SourceStates
 from joulie_lab.fakes.kubernetes import FakeCluster
 from support.ledger_site import new_key

@@ -32,7 +32,7 @@ from joulie.domain.actuation import WantedCap
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange
 from joulie.domain.hardware.resolve import resolve
 from joulie.domain.quantities import InvalidQuantityError
-from joulie.ports import DeviceKind, FrequencyPolicy, PowerDevice
+from joulie.ports.devices import DeviceKind, FrequencyPolicy, PowerDevice
 
 SETTINGS = AgentSettings(node_name="n1")
 XEON = CpuInfo("INTEL(R) XEON(R) GOLD 6530", "GenuineIntel", 2, 64, 128)

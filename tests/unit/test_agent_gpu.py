@@ -31,7 +31,7 @@ from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.gpu_maintenance import gpu_hold_reason
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.saved_records import SavedRecords
-from joulie.ports import ControlFailedError, DeviceKind, FrequencyPolicy, NoBackendError, PowerDevice
+from joulie.ports.devices import ControlFailedError, DeviceKind, FrequencyPolicy, NoBackendError, PowerDevice
 
 ROUTING: Routing = from_settings(AgentSettings(node_name="n1"))
 PATIENCE_S = 30.0

@@ -23,7 +23,8 @@ from joulie.domain.gpu_allocations import Allocation, Holding
 from joulie.domain.hardware import CapRange
 from joulie.domain.limit_contest import RESETS
 from joulie.domain.locked_clocks import ANY_GPU
-from joulie.ports import DeviceKind, PowerDevice, SourceError
+from joulie.ports.devices import DeviceKind, PowerDevice
+from joulie.ports.telemetry import SourceError
 from support.agent_machine import Bench, Machine, on_cluster, until
 from support.fake_gpus import FakeGpus
 from support.pod_resources import PodResourcesSocket, kubelet_socket

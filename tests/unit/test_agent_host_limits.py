@@ -25,7 +25,7 @@ from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.saved_records import ReportedLimits
 from joulie.host_files import OsFiles
-from joulie.ports import DeviceKind, PowerDevice
+from joulie.ports.devices import DeviceKind, PowerDevice
 from support import sysfs_trees as trees
 from support.sysfs_trees import add_topology, zone_file
 

@@ -25,7 +25,7 @@ from joulie.apps.agent.main import agent, host_backends
 from joulie.apps.agent.settings import AgentSettings
 from joulie.domain.actuation import WantedCap
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.ports import ControlFailedError, DeviceKind, NoBackendError, PowerDevice
+from joulie.ports.devices import ControlFailedError, DeviceKind, NoBackendError, PowerDevice
 from joulie_lab.benchmarks.lives.bed import Bed, small
 from joulie_lab.benchmarks.lives.faults import Faults
 from joulie_lab.machines.files import MachineFiles

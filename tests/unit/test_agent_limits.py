@@ -20,7 +20,7 @@ from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange
 from joulie.domain.limit_records import LimitRecord
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.domain.saved_records import LostRecords, ReportedLimits, SavedRecords
-from joulie.ports import (
+from joulie.ports.devices import (
     ControlFailedError,
     ControlRefusedError,
     DeviceKind,

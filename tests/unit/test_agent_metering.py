@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from joulie.apps.agent.metering import STOPPED, UNREADABLE, PowerMeter, PowerSample, Sampler
-from joulie.ports import EnergyReading
+from joulie.ports.devices import EnergyReading
 from support.virtual_time import run_virtually
 
 AMD_J = 65_532.0

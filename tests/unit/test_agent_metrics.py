@@ -14,7 +14,7 @@ from joulie.apps.agent.metrics import registry
 from joulie.apps.agent.outcome import Outcome, blocked
 from joulie.apps.agent.views import TwinView
 from joulie.domain.dvfs import DvfsAction, DvfsState
-from joulie.ports import DeviceKind, FrequencyPolicy, PowerDevice
+from joulie.ports.devices import DeviceKind, FrequencyPolicy, PowerDevice
 
 SEEN = Observation(
     CpuInfo(None, None, None, None, None),

@@ -15,7 +15,7 @@ from joulie.apps.agent import node as node_module
 from joulie.domain import energy_counter
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.mode import Mode
-from joulie.ports import EnergyReading
+from joulie.ports.devices import EnergyReading
 from support.agent_machine import AMD, Bench, Machine, on_cluster, until
 from support.fake_gpus import NO_PERMISSION, FakeGpus
 from support.sysfs_trees import amd_energy_only, amd_pstate, intel_pstate, intel_two_sockets, zone_file

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulie.adapters.gpu.amdgpu import Amdgpu, AmdgpuMeter
-from joulie.ports import ControlFailedError, DeviceKind, NoBackendError, PowerDevice
+from joulie.ports.devices import ControlFailedError, DeviceKind, NoBackendError, PowerDevice
 from joulie_lab.machines.files import MachineFiles
 from joulie_lab.machines.library import MACHINES
 from joulie_lab.machines.machine import Machine

@@ -15,7 +15,7 @@ import pytest
 from joulie.adapters.power_switches.file import SwitchFile
 from joulie.domain.scheduling.scores import NodeAmounts
 from joulie.http_client import tls_context
-from joulie.ports import PowerState
+from joulie.ports.power_switch import PowerState
 from joulie_lab.apps.bench.marginal_cluster import _kept
 from joulie_lab.apps.bench.marginal_cluster_run import put_together
 from joulie_lab.benchmarks.marginal_cluster import (

@@ -17,7 +17,7 @@ from joulie.adapters.control_http import (
     HttpControlError,
     HttpResult,
 )
-from joulie.ports import ControlFailedError
+from joulie.ports.devices import ControlFailedError
 
 Answer = Callable[[httpx2.Request], httpx2.Response]
 APPLIED = b'{"result": "applied"}'

@@ -10,7 +10,7 @@ import pytest
 from joulie.adapters.cpu.cpufreq import Cpufreq
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.host_files import OsFiles
-from joulie.ports import ControlFailedError, ControlRefusedError, FrequencyPolicy
+from joulie.ports.devices import ControlFailedError, ControlRefusedError, FrequencyPolicy
 from support import sysfs_trees as trees
 
 WRITE = "joulie.host_files.OsFiles.write"

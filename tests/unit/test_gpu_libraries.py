@@ -21,7 +21,7 @@ from joulie.adapters.gpu.amdsmi import AmdSmi, AmdSmiMeter
 from joulie.adapters.gpu.nvml import Nvml, NvmlMeter
 from joulie.adapters.gpu.process import DEADLINE_S, MAX_PAUSE_S, MIN_PAUSE_S, LibraryProcess, readable
 from joulie.adapters.gpu.session import FRESH_S, MIN_RECONNECT_S, OUTDATED_S, GpuSession
-from joulie.ports import ControlFailedError, NoBackendError
+from joulie.ports.devices import ControlFailedError, NoBackendError
 from support import fake_gpus
 from support.fake_gpus import FakeGpus
 

@@ -16,7 +16,7 @@ from joulie.adapters.grid.zone import HISTORY_S, ZoneWatch, forecast_step_s
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.signals import Basis, Measure, Observation, Period, Provenance
 from joulie.domain.signal import Quality
-from joulie.ports import GridSourceError
+from joulie.ports.grid import GridSourceError
 from support.virtual_time import run_virtually
 
 START_S = 1_699_999_200.0  # 2023-11-14 22:00 UTC

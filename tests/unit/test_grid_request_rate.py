@@ -12,7 +12,7 @@ from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.request_rate import CONFIG_MAP, SharedRequestRate
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS
 from joulie.domain.request_rate import next_request
-from joulie.ports import GridSourceError
+from joulie.ports.grid import GridSourceError
 from joulie_lab.fakes.kubernetes import FakeCluster
 
 NS = "default"

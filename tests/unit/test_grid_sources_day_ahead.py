@@ -12,7 +12,7 @@ import pytest
 from joulie.adapters.grid.day_ahead import BIDDING_ZONES, EnergyCharts, Entsoe
 from joulie.adapters.grid.provider import Provider, RequestPolicy, Secret
 from joulie.domain.grid.signals import Measure
-from joulie.ports import GridSourceError
+from joulie.ports.grid import GridSourceError
 from support.grid_feeds import feed_from
 from support.grid_providers import Server
 from support.scripted_server import serving

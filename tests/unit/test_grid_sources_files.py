@@ -10,7 +10,7 @@ import pytest
 
 from joulie.adapters.grid.files import FileOptions, TableFile, read_table
 from joulie.domain.grid.signals import Basis, Measure
-from joulie.ports import GridSourceError
+from joulie.ports.grid import GridSourceError
 
 
 def at(text):

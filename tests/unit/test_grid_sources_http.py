@@ -13,7 +13,7 @@ from joulie.adapters.grid.provider import Provider, RefusedError, RequestPolicy,
 from joulie.adapters.grid.uk import CarbonIntensityUk
 from joulie.adapters.grid.watttime import G_PER_KWH, SignalType, WattTime
 from joulie.domain.grid.signals import Basis, Measure
-from joulie.ports import GridSourceError
+from joulie.ports.grid import GridSourceError
 from joulie.program.settings import settings_from
 from support.grid_feeds import WatcherSettings
 from support.grid_providers import FORECAST, GB, GB_REGION, HISTORY, LATEST, MOER, NOW_S, POINTERS, PRICES, Server

@@ -21,7 +21,7 @@ from joulie.adapters.prometheus import Prometheus
 from joulie.domain.grid.request import GridDefaults, Mode
 from joulie.domain.grid.signals import Basis, Measure, Period
 from joulie.domain.signal import Quality
-from joulie.ports import GridSourceError
+from joulie.ports.grid import GridSourceError
 from joulie.program.settings import all_settings, settings_from, settings_options
 from support.grid_feeds import WatcherSettings, feed_from
 from support.prometheus_answers import matrix, vector

@@ -10,7 +10,7 @@ import pytest
 
 from joulie.adapters.cpu.hsmp import Hsmp
 from joulie.domain.quantities import InvalidQuantityError
-from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice
+from joulie.ports.devices import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice
 
 SET, GET, GET_MAX = 5, 6, 7
 

@@ -10,7 +10,7 @@ import pytest
 
 from joulie.adapters.ledger import LedgerSettings, open_ledger
 from joulie.domain.accounting.records import Completion, Cycle, Grouping
-from joulie.ports import LedgerError
+from joulie.ports.ledger import LedgerError
 from support.accounting_day import run_day
 from support.ledger_contract import HOUR_S, T0, LedgerContract, only, pod, sample
 

@@ -15,7 +15,7 @@ from joulie.apps.cli.ledger import ledger as command
 from joulie.domain.accounting.factors import FactorKind
 from joulie.domain.accounting.journal import EntryKind, Reason, corrections
 from joulie.domain.accounting.records import Cycle, Grouping, PodMeta, PowerQuality, Sample
-from joulie.ports import LedgerError
+from joulie.ports.ledger import LedgerError
 from support.ledger_site import END_S, HOUR_S, JUNE_S, MAY, START_S, Site, month_of, new_key
 
 ROOT = Path(__file__).parents[2]

@@ -25,7 +25,7 @@ from joulie.domain.control import Facility, controlled_node
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import resolve
 from joulie.domain.signal import Reading
-from joulie.ports import SourceError
+from joulie.ports.telemetry import SourceError
 from joulie.program.sources import SourceStates
 
 CPU = resolve(None, {"joulie.io/hw.cpu-model": "AMD-EPYC-9654"}, {"cpu": 96.0}, BUILTIN_CATALOGUE)

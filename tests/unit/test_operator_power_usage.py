@@ -14,7 +14,7 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.operator.sources.usage import UsageFeed
 from joulie.domain.signal import Reading
 from joulie.domain.usage import PodUsage
-from joulie.ports import SourceError
+from joulie.ports.telemetry import SourceError
 from joulie.program.sources import SourceStates
 
 PODS = {("team", f"p{number}") for number in range(20)}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from joulie.adapters.kubelet.pod_resources import PodResources, allocations
 from joulie.domain.gpu_allocations import Allocation, Holding, NodeGpu, holdings
-from joulie.ports import SourceError
+from joulie.ports.telemetry import SourceError
 from support.pod_resources import kubelet_socket, response
 
 FIRST, SECOND = "GPU-5a3c1f0e-0000-0000-0000-00000000000a", "GPU-5a3c1f0e-0000-0000-0000-00000000000b"

@@ -10,7 +10,7 @@ import pytest
 from joulie.adapters.cpu.rapl import Rapl, RaplMeter
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.host_files import OsFiles
-from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice
+from joulie.ports.devices import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice
 from support import sysfs_trees as trees
 
 LIMIT = "constraint_0_power_limit_uw"

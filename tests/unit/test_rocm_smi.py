@@ -15,7 +15,7 @@ from joulie.domain.actuation import WantedCap
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.quantities import InvalidQuantityError
-from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, NoBackendError, PowerDevice
+from joulie.ports.devices import ControlFailedError, ControlRefusedError, DeviceKind, NoBackendError, PowerDevice
 
 COMMAND = r"""#!/bin/sh
 cd "$(dirname "$0")" || exit 1

@@ -28,7 +28,7 @@ from joulie.domain.hardware.resolve import ReportedHardware, resolve
 from joulie.domain.policies import POLICIES
 from joulie.domain.policy import DEFAULT_CAPS, Cap, ClusterSnapshot, PolicyNode, PolicySettings, Profile, ProfileCaps
 from joulie.domain.power_estimate import estimate_cpu_power, estimate_gpu_power
-from joulie.ports import DeviceKind, PowerDevice
+from joulie.ports.devices import DeviceKind, PowerDevice
 
 KNOWN_GPUS = {"joulie.io/hw.gpu-model": "NVIDIA-H100-NVL", "joulie.io/hw.gpu-count": "4"}
 KNOWN_CPUS = {"joulie.io/hw.cpu-model": "AMD-EPYC-9654", "joulie.io/hw.cpu-sockets": "2"}

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
 
-from joulie.ports import ControlFailedError, control_error
+from joulie.ports.devices import ControlFailedError, control_error
 
 _READ_BYTES = 64 * 1024
 _BOOT_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

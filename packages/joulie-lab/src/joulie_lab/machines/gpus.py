@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from joulie.domain.locked_clocks import SmClock
-from joulie.ports import (
+from joulie.ports.devices import (
     ControlFailedError,
     ControlRefusedError,
     DeviceKind,

@@ -10,7 +10,7 @@ from joulie.adapters.grid.files import FileOptions, TableFile
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.signals import Measure
 from joulie.domain.units import SECONDS_PER_HOUR
-from joulie.ports import GridSourceError
+from joulie.ports.grid import GridSourceError
 from joulie_lab.simulation.cooling_plant import CoolingPlant
 from joulie_lab.simulation.experiment.scenario import Experiment
 from joulie_lab.simulation.runner import built_in_plant

@@ -22,7 +22,8 @@ import httpx2
 import msgspec
 
 from joulie.http_client import RequestError, fetch, shown_body
-from joulie.ports import ControlFailedError, SourceError
+from joulie.ports.devices import ControlFailedError
+from joulie.ports.telemetry import SourceError
 
 _MAX_BYTES = 1 << 20
 _MAX_BYTES_OF_ALL = 256 << 20

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sized
 from typing import TypeVar
 
-from joulie.ports import SourceError
+from joulie.ports.telemetry import SourceError
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from joulie.domain.grid.forecast import DAY_S
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Measure
 from joulie.domain.units import FloatArray
-from joulie.ports import GridSourceError
+from joulie.ports.grid import GridSourceError
 from joulie.program.errors import UserError
 from joulie_lab.adapters.published import pai_jobs as traces
 from joulie_lab.adapters.published.errors import PublishedDataError

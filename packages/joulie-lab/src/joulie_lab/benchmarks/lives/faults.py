@@ -11,7 +11,7 @@ from typing import Any
 
 from joulie.adapters.saved_limits import SavedLimits
 from joulie.domain.saved_records import SavedRecords
-from joulie.ports import ControlFailedError, ControlRefusedError
+from joulie.ports.devices import ControlFailedError, ControlRefusedError
 from joulie_lab.machines.files import MachineFiles
 
 

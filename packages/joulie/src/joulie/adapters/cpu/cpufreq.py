@@ -14,7 +14,7 @@ from pathlib import Path
 
 from joulie.domain.quantities import positive_number
 from joulie.host_files import OS_FILES, HostFiles, matching, read_number, read_text, write_number
-from joulie.ports import ControlFailedError, FrequencyPolicy
+from joulie.ports.devices import ControlFailedError, FrequencyPolicy
 
 _HZ_PER_KHZ = 1e3
 _FAMILIES = {

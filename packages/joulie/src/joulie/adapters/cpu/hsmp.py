@@ -14,7 +14,7 @@ from pathlib import Path
 
 from joulie.domain.quantities import positive_number
 from joulie.host_files import OS_FILES, HostFiles
-from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice, control_error
+from joulie.ports.devices import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice, control_error
 
 # struct hsmp_message, packed to 4 bytes: msg_id, num_args, response_sz, args[8], sock_ind
 _MESSAGE = struct.Struct("=IHH8IH2x")

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from joulie.domain.quantities import positive_number
 from joulie.host_files import OS_FILES, HostFiles, read_number, read_text, write_number
-from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, EnergyReading, PowerDevice
+from joulie.ports.devices import ControlFailedError, ControlRefusedError, DeviceKind, EnergyReading, PowerDevice
 
 _CONTROL_TYPES = ("intel-rapl", "intel-rapl-mmio")
 """Control types with zones, in order of preference: the second lists the same packages again."""

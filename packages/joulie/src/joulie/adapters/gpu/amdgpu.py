@@ -20,7 +20,14 @@ from pathlib import Path
 from joulie.domain.energy_counter import PLAUSIBLE_POWER_W
 from joulie.domain.quantities import positive_number
 from joulie.host_files import OS_FILES, HostFiles, read_number, read_text, write_number
-from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, EnergyReading, NoBackendError, PowerDevice
+from joulie.ports.devices import (
+    ControlFailedError,
+    ControlRefusedError,
+    DeviceKind,
+    EnergyReading,
+    NoBackendError,
+    PowerDevice,
+)
 
 _MICRO = 1e-6
 _DRIVER = "amdgpu"

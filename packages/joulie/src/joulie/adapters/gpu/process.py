@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import joulie
-from joulie.ports import ControlFailedError, ControlRefusedError, NoBackendError
+from joulie.ports.devices import ControlFailedError, ControlRefusedError, NoBackendError
 
 DEADLINE_S = 30.0
 """Time for one answer, s. Without persistence mode, connecting initialises each GPU, which takes seconds."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from joulie.domain.quantities import positive_number
-from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, NoBackendError, PowerDevice
+from joulie.ports.devices import ControlFailedError, ControlRefusedError, DeviceKind, NoBackendError, PowerDevice
 
 _TIMEOUT_S = 15.0
 _CAP = "Max Graphics Package Power (W)"

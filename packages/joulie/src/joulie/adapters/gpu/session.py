@@ -13,13 +13,7 @@ from typing import Any
 
 from joulie.adapters.gpu.process import LibraryProcess, OutdatedLibraryError
 from joulie.domain.quantities import positive_number
-from joulie.ports import (
-    ControlFailedError,
-    ControlRefusedError,
-    DeviceKind,
-    EnergyReading,
-    PowerDevice,
-)
+from joulie.ports.devices import ControlFailedError, ControlRefusedError, DeviceKind, EnergyReading, PowerDevice
 
 READ_BACK_TOLERANCE_W = 1.0
 """Drivers may round to whole watts, W; a larger difference means that another limit is in force."""

@@ -17,7 +17,8 @@ from joulie.adapters.grid.source_context import SourceContext
 from joulie.adapters.grid.sources import make_source
 from joulie.domain.grid.signals import Measure
 from joulie.http_client import tls_context
-from joulie.ports import MetricsDatabase, RequestRate, SourceError
+from joulie.ports.grid import RequestRate
+from joulie.ports.telemetry import MetricsDatabase, SourceError
 
 Connect = Callable[[], AbstractAsyncContextManager[MetricsDatabase | None]]
 

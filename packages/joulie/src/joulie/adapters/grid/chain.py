@@ -14,7 +14,7 @@ from joulie.adapters.grid.zone import end_of
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Basis, Measure, Observation
 from joulie.domain.quantities import InvalidQuantityError, finite_number
-from joulie.ports import GridSource, GridSourceError
+from joulie.ports.grid import GridSource, GridSourceError
 
 _VALUE_TIMEOUT_S = 300.0
 """Timeout of a source's value: the built-in sources need less, but a plug-in may hang."""

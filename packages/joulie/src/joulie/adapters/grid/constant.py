@@ -9,7 +9,7 @@ from typing import Any
 from joulie.adapters.grid.source_context import SourceContext
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
-from joulie.ports import GridSourceError
+from joulie.ports.grid import GridSourceError
 from joulie.settings import number
 
 _SETTLEMENT_S = 3600.0

@@ -23,7 +23,7 @@ from joulie.adapters.grid.source_context import SourceContext
 from joulie.adapters.grid.wire import decoded, instant_s, series_of
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
-from joulie.ports import GridSourceError
+from joulie.ports.grid import GridSourceError
 from joulie.settings import path, text
 
 _KWH_PER_MWH = 1000.0

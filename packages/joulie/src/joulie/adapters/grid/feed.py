@@ -23,7 +23,7 @@ from joulie.domain.grid.forecast import forecast
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import GridSignal, Measure
 from joulie.domain.grid.zones import is_unmapped_region
-from joulie.ports import GridSource, GridSourceError
+from joulie.ports.grid import GridSource, GridSourceError
 from joulie.waiting import set_within
 
 MAX_ZONES = 64

@@ -28,7 +28,7 @@ from joulie.adapters.grid.source_context import SourceContext, options
 from joulie.domain.grid.series import Series, of_points
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
 from joulie.domain.quantities import SECONDS_PER_HOUR
-from joulie.ports import GridSourceError
+from joulie.ports.grid import GridSourceError
 from joulie.settings import group, json_object, path
 
 _MAX_BYTES = 64 << 20

@@ -16,7 +16,7 @@ from joulie.adapters.grid.wire import decoded, instant_s, series_of, value_of
 from joulie.adapters.grid.zone_names import OneZone
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
-from joulie.ports import GridSource, GridSourceError
+from joulie.ports.grid import GridSource, GridSourceError
 from joulie.settings import group, json_object, path, text
 
 _MIN_MILLISECONDS = 1e11

@@ -9,7 +9,8 @@ from joulie.adapters.grid.source_context import SourceContext
 from joulie.adapters.grid.zone_names import OneZone
 from joulie.domain.grid.series import Series, of_points
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
-from joulie.ports import GridSource, GridSourceError, MetricsDatabase, SourceError
+from joulie.ports.grid import GridSource, GridSourceError
+from joulie.ports.telemetry import MetricsDatabase, SourceError
 from joulie.settings import text
 
 _STEP_S = 1800.0

@@ -21,7 +21,7 @@ import stamina
 from joulie.domain.breaker import Breaker
 from joulie.domain.request_rate import next_request
 from joulie.http_client import RequestError, ResponseTooLargeError, fetch, is_overloaded, shown_url
-from joulie.ports import GridSourceError, RequestRate
+from joulie.ports.grid import GridSourceError, RequestRate
 
 _MAX_BYTES = 1 << 20
 _SHOWN_CHARS = 120

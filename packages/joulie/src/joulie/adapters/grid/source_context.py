@@ -11,7 +11,8 @@ import msgspec
 
 from joulie.adapters.grid.provider import Provider, RequestPolicy
 from joulie.domain.grid.signals import Basis, Measure
-from joulie.ports import MetricsDatabase, RequestRate
+from joulie.ports.grid import RequestRate
+from joulie.ports.telemetry import MetricsDatabase
 
 _OptionsT = TypeVar("_OptionsT")
 

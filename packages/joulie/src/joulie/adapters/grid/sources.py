@@ -2,7 +2,7 @@
 
 To add a source, write a module with its settings and a function that creates it, and add a row here. A plug-in is
 registered in the entry point group ``joulie.grid_sources`` as a callable that takes a `SourceContext` and returns a
-`joulie.ports.GridSource`. CARBON_SOURCES and PRICING_PROVIDER select sources by name.
+`joulie.ports.grid.GridSource`. CARBON_SOURCES and PRICING_PROVIDER select sources by name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from joulie.adapters.grid.source_context import SourceContext
 from joulie.adapters.grid.zone_names import RenamedZones
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Basis, Measure, Observation
-from joulie.ports import GridSource, GridSourceError
+from joulie.ports.grid import GridSource, GridSourceError
 from joulie.settings import group
 
 SOURCE_GROUP = "joulie.grid_sources"

@@ -12,7 +12,7 @@ from joulie.adapters.grid.source_context import SourceContext
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
 from joulie.domain.grid.tou import TouTariff
-from joulie.ports import GridSourceError
+from joulie.ports.grid import GridSourceError
 from joulie.settings import path
 
 _NO_CHANGE_S = 86400.0

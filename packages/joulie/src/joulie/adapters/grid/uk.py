@@ -17,7 +17,7 @@ from joulie.adapters.grid.source_context import SourceContext
 from joulie.adapters.grid.wire import decoded, instant_s, iso, series_of
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
-from joulie.ports import GridSourceError
+from joulie.ports.grid import GridSourceError
 from joulie.settings import text
 
 _ZONE = re.compile(r"GB(?:-(?:(?P<region>\d{1,2})|(?P<postcode>[A-Z]{1,2}\d[A-Z\d]?)))?", re.ASCII | re.IGNORECASE)

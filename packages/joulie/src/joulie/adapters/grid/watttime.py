@@ -21,7 +21,7 @@ from joulie.adapters.grid.wire import decoded, instant_s, iso, series_of, value_
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
 from joulie.domain.quantities import SECONDS_PER_HOUR
-from joulie.ports import GridSourceError
+from joulie.ports.grid import GridSourceError
 from joulie.settings import choice, path, text
 
 _UNITS = "lbs_co2_per_mwh"

@@ -12,7 +12,7 @@ import numpy as np
 
 from joulie.domain.grid.series import Series, of_points
 from joulie.domain.quantities import SECONDS_PER_HOUR, InvalidQuantityError
-from joulie.ports import GridSourceError
+from joulie.ports.grid import GridSourceError
 
 _T = TypeVar("_T")
 

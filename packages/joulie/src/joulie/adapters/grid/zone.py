@@ -15,7 +15,7 @@ from joulie.domain.grid.forecast import DAY_S, HISTORY_DAYS
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.signals import GridSignal, Measure, Observation
 from joulie.domain.signal import Quality
-from joulie.ports import GridSource
+from joulie.ports.grid import GridSource
 
 ASSUMED_STEP_S = 3600.0
 """Duration of a value whose source does not state it: most grids publish hourly values."""

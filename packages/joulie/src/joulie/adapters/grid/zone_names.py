@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Observation
-from joulie.ports import GridSource, GridSourceError
+from joulie.ports.grid import GridSource, GridSourceError
 
 
 class _Wrapper(ABC):

@@ -13,7 +13,7 @@ import httpx2
 
 from joulie.adapters.kubelet.protobuf import ProtobufError, chunks
 from joulie.domain.gpu_allocations import Allocation, claimed_device
-from joulie.ports import SourceError
+from joulie.ports.telemetry import SourceError
 
 _LIST = "http://localhost/v1.PodResourcesLister/List"
 _HEADERS = {"content-type": "application/grpc", "te": "trailers"}

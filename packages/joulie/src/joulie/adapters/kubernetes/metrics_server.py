@@ -14,7 +14,7 @@ from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
 from joulie.domain.signal import Reading
 from joulie.domain.usage import PodKey, PodUsage
-from joulie.ports import SourceError
+from joulie.ports.telemetry import SourceError
 
 _API = "/apis/metrics.k8s.io/v1beta1"
 _PAGE = 5000

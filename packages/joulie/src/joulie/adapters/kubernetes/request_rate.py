@@ -18,7 +18,7 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ConflictError, KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS
 from joulie.domain.request_rate import next_request
-from joulie.ports import GridSourceError, RequestRate
+from joulie.ports.grid import GridSourceError, RequestRate
 
 CONFIG_MAP = "joulie-grid-requests"
 _ATTEMPTS = 8

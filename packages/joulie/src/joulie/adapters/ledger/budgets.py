@@ -125,7 +125,7 @@ def _add_rows(connection: Connection, rows: list[tuple[object, ...]]) -> None:
 
 
 def counts(connection: Connection, asked: Mapping[str, tuple[float, float]]) -> dict[str, BudgetCount]:
-    """See `joulie.ports.Ledger.budget_counts`."""
+    """See `joulie.ports.ledger.Ledger.budget_counts`."""
     known_s = {row.key: row.since_s for row in connection.execute(select(_scopes))}
     return {
         key: BudgetCount(_sum(connection, key, since_s), _sum(connection, key, recently_s), known_s[key])

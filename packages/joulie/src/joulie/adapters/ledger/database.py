@@ -16,7 +16,7 @@ from joulie.adapters.ledger import budgets, schema
 from joulie.adapters.ledger.error_hints import error_hint, redacted
 from joulie.adapters.ledger.migration import migrate_from_1, migrate_from_2, migrate_from_3, migrate_from_4
 from joulie.adapters.ledger.store import READS_ONLY, LedgerSettings, SqlLedger
-from joulie.ports import LedgerError
+from joulie.ports.ledger import LedgerError
 
 _BUSY_TIMEOUT_S = 5.0
 _DIALECTS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}

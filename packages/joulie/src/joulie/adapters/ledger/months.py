@@ -26,7 +26,7 @@ _Sums = dict[tuple[WorkloadKey, str], Energy]
 
 
 def month_records(connection: Connection, month: Month) -> MonthRecords:
-    """See `joulie.ports.Ledger`."""
+    """See `joulie.ports.ledger.Ledger`."""
     state = state_of(connection)
     span = Span(month.starts_s, month.ends_s)
     return MonthRecords(

@@ -16,7 +16,7 @@ from joulie.domain.accounting.journal import EntryKind
 from joulie.domain.accounting.records import IDLE_VALUE, ExportRow, Grouping, Method, PodMeta, SavingRow, UsageRow
 from joulie.domain.grid.signals import Measure
 from joulie.domain.quantities import SECONDS_PER_HOUR
-from joulie.ports import TooManyRowsError
+from joulie.ports.ledger import TooManyRowsError
 
 _HOURS_PER_DAY = 24
 
@@ -62,7 +62,7 @@ class Selection:
 
 
 def usage(connection: Connection, by: frozenset[Grouping], chosen: Selection) -> list[UsageRow]:
-    """See `joulie.ports.Ledger`."""
+    """See `joulie.ports.ledger.Ledger`."""
     rows: dict[tuple[Any, ...], UsageRow] = {}
     # Folded energy has no node.
     queries = [_of_hours(by, chosen)] if chosen.node is not None else [_of_hours(by, chosen), _of_entries(by, chosen)]
@@ -83,7 +83,7 @@ def usage(connection: Connection, by: frozenset[Grouping], chosen: Selection) ->
 
 
 def export(connection: Connection, span: Span) -> list[ExportRow]:
-    """See `joulie.ports.Ledger`."""
+    """See `joulie.ports.ledger.Ledger`."""
     entries, hours, pods = schema.entries.c, schema.hours.c, schema.pods.c
     folded = select(schema.entries).where(*counted(span)).order_by(entries.from_s, entries.number)
     rows = [
@@ -119,7 +119,7 @@ def export(connection: Connection, span: Span) -> list[ExportRow]:
 
 
 def savings(connection: Connection, since_s: float | None, namespace: str | None) -> list[SavingRow]:
-    """See `joulie.ports.Ledger`."""
+    """See `joulie.ports.ledger.Ledger`."""
     columns = schema.savings.c
     query = select(schema.savings).order_by(columns.completed_s.desc(), columns.namespace, columns.uid, columns.measure)
     if since_s is not None:

@@ -61,7 +61,7 @@ from joulie.domain.accounting.thinning import Thinner, time_based
 from joulie.domain.grid.series import Series
 from joulie.domain.quantities import SECONDS_PER_HOUR
 from joulie.domain.runtimes import Run, Workload
-from joulie.ports import LedgerError
+from joulie.ports.ledger import LedgerError
 
 _SECONDS_PER_DAY = 86400.0
 _HOURS_PER_DAY = 24
@@ -100,7 +100,7 @@ class LedgerSettings:
 
 
 class SqlLedger:
-    """A `joulie.ports.Ledger` in an SQL database; see `open_ledger`.
+    """A `joulie.ports.ledger.Ledger` in an SQL database; see `open_ledger`.
 
     Args:
         engine: engine of a database with the tables.
@@ -112,13 +112,13 @@ class SqlLedger:
         self._settings = settings
 
     def append(self, cycle: Cycle) -> CycleResult:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         with self._transaction() as connection:
             keep = self._settings
             return Booking(connection, cycle, keep.max_gap_s, keep.max_samples_per_pod, keep.thinner).book()
 
     def open_pods(self) -> Mapping[str, OpenPod]:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         with self._transaction(reads_only=True) as connection:
             rows = connection.execute(select(schema.pods).where(schema.pods.c.completed_s.is_(None))).all()
         return {
@@ -143,18 +143,18 @@ class SqlLedger:
         node: str | None = None,
         labels: Sequence[str] = (),
     ) -> Sequence[UsageRow]:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         chosen = reports.Selection(reports.Span(since_s, until_s), namespace, node, tuple(labels))
         with self._transaction(reads_only=True) as connection:
             return reports.usage(connection, frozenset({by, *also}), chosen)
 
     def month(self, month: Month) -> MonthRecords:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         with self._transaction(reads_only=True) as connection:
             return month_records(connection, month)
 
     def book_units(self, day_s: float, workload: WorkloadKey, count: UnitCount) -> bool:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         with self._transaction() as connection:
             if day_s < float(state_of(connection).get("closed_s", "-inf")):
                 return False
@@ -166,18 +166,18 @@ class SqlLedger:
             return True
 
     def totals(self) -> Mapping[str, Energy]:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         with self._transaction(reads_only=True) as connection:
             return {row.namespace: energy_of(row) for row in connection.execute(select(schema.totals))}
 
     def export(self, *, since_s: float | None = None, until_s: float | None = None) -> Iterator[ExportRow]:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         with self._transaction(reads_only=True) as connection:
             rows = reports.export(connection, reports.Span(since_s, until_s))
         return iter(rows)
 
     def profile(self, uid: str) -> Sequence[tuple[float, float, float, float]]:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         samples, pods = schema.samples.c, schema.pods.c
         with self._transaction(reads_only=True) as connection:
             rows = connection.execute(
@@ -188,12 +188,12 @@ class SqlLedger:
             return [(row.time_s, row.cpu_w, row.mem_w, row.gpu_w) for row in rows]
 
     def savings(self, *, since_s: float | None = None, namespace: str | None = None) -> Sequence[SavingRow]:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         with self._transaction(reads_only=True) as connection:
             return reports.savings(connection, since_s, namespace)
 
     def cross(self, crossings: Sequence[Crossing]) -> Sequence[Crossing]:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         table = schema.crossings
         waiting = []
         with self._transaction() as connection:
@@ -216,38 +216,38 @@ class SqlLedger:
         return waiting
 
     def acted(self, crossing: Crossing) -> None:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         with self._transaction() as connection:
             connection.execute(update(schema.crossings).where(_is_crossing(crossing)).values(acted=True))
 
     def budget_counts(self, asked: Mapping[str, tuple[float, float]]) -> Mapping[str, BudgetCount]:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         with self._transaction(reads_only=True) as connection:
             return budgets.counts(connection, asked)
 
     def record_runs(self, runs: Sequence[Run]) -> None:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         with self._transaction() as connection:
             record_runs(connection, runs)
 
     def run_durations(self) -> Mapping[Workload, Sequence[float]]:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         with self._transaction(reads_only=True) as connection:
             return run_durations(connection)
 
     def texts(self) -> Mapping[str, str]:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         with self._transaction(reads_only=True) as connection:
             state = state_of(connection)
         return {key.removeprefix(_TEXT): value for key, value in state.items() if key.startswith(_TEXT)}
 
     def keep(self, texts: Mapping[str, str]) -> None:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         with self._transaction() as connection:
             set_state(connection, {_TEXT + name: text_ for name, text_ in texts.items()})
 
     def counts(self) -> Mapping[str, int]:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         pods = schema.pods.c
         with self._transaction(reads_only=True) as connection:
             counted = connection.execute(
@@ -265,7 +265,7 @@ class SqlLedger:
         return counts
 
     def rebook(self, history: Mapping[tuple[str, FactorKind], Sequence[Series]], now_s: float) -> Sequence[Correction]:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         with self._transaction() as connection:
             return list(corrections(by_signals(connection, history, now_s)))
 
@@ -283,7 +283,7 @@ class SqlLedger:
             now_s: current time, s since the epoch.
 
         Raises:
-            LedgerError: see `joulie.ports.Ledger`; also where postings of that time are kept no more.
+            LedgerError: see `joulie.ports.ledger.Ledger`; also where postings of that time are kept no more.
         """
         with self._transaction() as connection:
             kept_s = float(state_of(connection).get("postings_s", "0"))
@@ -298,8 +298,8 @@ class SqlLedger:
         """Close a month for good: nothing is booked in it any more. Signs the journal.
 
         Raises:
-            LedgerError: see `joulie.ports.Ledger`; also where the month is not over, already closed, or a pod is not
-                accounted until its end.
+            LedgerError: see `joulie.ports.ledger.Ledger`; also where the month is not over, already closed, or a
+                pod is not accounted until its end.
         """
         pods = schema.pods.c
         with self._transaction() as connection:
@@ -321,7 +321,7 @@ class SqlLedger:
             return entry
 
     def closed_s(self) -> float:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         with self._transaction(reads_only=True) as connection:
             state = state_of(connection)
         closed_s = state.get("closed_s")
@@ -330,7 +330,7 @@ class SqlLedger:
         return Month.of(float(state["began_s"])).starts_s if "began_s" in state else math.inf
 
     def closings(self) -> Sequence[Entry]:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         with self._transaction(reads_only=True) as connection:
             return list(read_entries(connection, kind=EntryKind.CLOSING))
 
@@ -364,7 +364,7 @@ class SqlLedger:
         return verify_journal(self.journal(), verify, pruned=before, public_key=public_key, published=published)
 
     def prune(self, now_s: float) -> None:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         with self._transaction() as connection:
             self._drop_profiles(connection, now_s - self._settings.retention_s)
             fold_hours(connection, now_s - self._settings.hours_kept_s, now_s)
@@ -376,7 +376,7 @@ class SqlLedger:
             self._give_room_back()
 
     def close(self) -> None:
-        """See `joulie.ports.Ledger`."""
+        """See `joulie.ports.ledger.Ledger`."""
         self._engine.dispose()
 
     @contextmanager

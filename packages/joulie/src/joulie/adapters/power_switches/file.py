@@ -20,7 +20,7 @@ from joulie.adapters.power_switches.programs import (
 )
 from joulie.adapters.power_switches.redfish import RedfishSwitch
 from joulie.http_client import tls_context
-from joulie.ports import PowerSwitch
+from joulie.ports.power_switch import PowerSwitch
 
 IPMI_PORT = 623
 

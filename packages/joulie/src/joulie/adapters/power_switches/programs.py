@@ -14,7 +14,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from joulie.ports import PowerState, PowerSwitchError
+from joulie.ports.power_switch import PowerState, PowerSwitchError
 
 IPMITOOL = "ipmitool"
 WAKE_PORT = 9

@@ -13,7 +13,7 @@ import httpx2
 import msgspec
 
 from joulie.http_client import RequestError, fetch, shown_body
-from joulie.ports import PowerState, PowerSwitchError
+from joulie.ports.power_switch import PowerState, PowerSwitchError
 
 _TIMEOUT_S = 10.0
 _MAX_BYTES = 1 << 20

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from joulie.domain.signal import Reading
-from joulie.ports import SourceError
+from joulie.ports.telemetry import SourceError
 
 MAX_BYTES = 64 << 20
 """Maximum size of a response; a hundred thousand series take about 20 MB."""

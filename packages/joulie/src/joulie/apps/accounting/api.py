@@ -42,7 +42,7 @@ from joulie.domain.accounting.sci import report
 from joulie.domain.quantities import JOULES_PER_KWH
 from joulie.domain.runtimes import learned_runtime
 from joulie.domain.trial.holdout import Evidence
-from joulie.ports import Ledger, LedgerError, TooManyRowsError
+from joulie.ports.ledger import Ledger, LedgerError, TooManyRowsError
 from joulie.program.http import AsgiApp, Receive, Scope, Send, json_body, respond
 from joulie.program.queries import QueryError, page_of
 

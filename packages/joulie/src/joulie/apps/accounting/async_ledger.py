@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from joulie.ports import Ledger
+from joulie.ports.ledger import Ledger
 
 T = TypeVar("T")
 

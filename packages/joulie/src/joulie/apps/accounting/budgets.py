@@ -24,7 +24,7 @@ from joulie.domain.grid import names
 from joulie.domain.grid.request import is_interruptible
 from joulie.domain.mode import Mode, mode_of
 from joulie.domain.quantities import joules_to_kwh
-from joulie.ports import Ledger
+from joulie.ports.ledger import Ledger
 
 FIELD_MANAGER = "joulie-accounting"
 EXCEEDED = "EnergyBudgetExceeded"

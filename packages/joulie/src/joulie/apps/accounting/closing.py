@@ -12,7 +12,7 @@ from joulie.adapters.kubernetes.events import EventRecorder, Severity
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS
 from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.domain.accounting.journal import Entry, Month, Signer
-from joulie.ports import LedgerError
+from joulie.ports.ledger import LedgerError
 
 _log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from joulie.domain.accounting.budget import Budget
 from joulie.domain.accounting.journal import Correction
 from joulie.domain.accounting.records import Completion, Cycle, OpenPod
 from joulie.domain.grid.signals import Basis
-from joulie.ports import LedgerError
+from joulie.ports.ledger import LedgerError
 
 PRUNE_EVERY_S = 600.0
 FIRST_SIGNALS_S = 15.0

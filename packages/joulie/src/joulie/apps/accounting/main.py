@@ -45,7 +45,7 @@ from joulie.domain.accounting.inventory import Inventory
 from joulie.domain.accounting.journal import Signer
 from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
-from joulie.ports import Ledger, LedgerError
+from joulie.ports.ledger import Ledger, LedgerError
 from joulie.program import logs, tracing
 from joulie.program.certificates import https_files
 from joulie.program.http import AsgiApp, Probes, Server, TlsFiles, observability_app, parse_address

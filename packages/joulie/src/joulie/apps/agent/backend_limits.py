@@ -23,7 +23,7 @@ from joulie.domain.limit_records import (
     plan_restore,
 )
 from joulie.domain.quantities import InvalidQuantityError
-from joulie.ports import ControlFailedError, ControlRefusedError, NoBackendError
+from joulie.ports.devices import ControlFailedError, ControlRefusedError, NoBackendError
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from joulie.apps.agent.outcome import format_problems
 from joulie.domain.actuation import cpu_range
 from joulie.domain.hardware import CapRange, Catalogue, CpuModel, Quality, normalised
 from joulie.domain.hardware.resolve import CpuDevices, GpuDevices, ReportedHardware, ResolvedHardware, resolve
-from joulie.ports import PowerDevice
+from joulie.ports.devices import PowerDevice
 
 _HZ_PER_MHZ = 1e6
 _NO_GPU = api.GpuHardware(present=False, count=0, control_available=False, telemetry_available=False)

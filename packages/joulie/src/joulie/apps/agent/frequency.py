@@ -12,7 +12,7 @@ from joulie.apps.agent.originals import OriginalLimits
 from joulie.apps.agent.outcome import Enforcement
 from joulie.domain.dvfs import DvfsSettings, frequency_limit_hz, possible_throttles_pct, throttle_of_limit_pct
 from joulie.domain.limit_records import FoundLimit, usable_limit
-from joulie.ports import FrequencyLimiter, FrequencyPolicy
+from joulie.ports.devices import FrequencyLimiter, FrequencyPolicy
 
 BACKEND = "dvfs"
 _HZ_PER_KHZ = 1e3

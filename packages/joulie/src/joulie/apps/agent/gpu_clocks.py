@@ -16,7 +16,7 @@ from typing import Protocol
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
 from joulie.domain.locked_clocks import ANY_GPU, ClockAction, LockedClock, SmClock
 from joulie.domain.quantities import InvalidQuantityError
-from joulie.ports import ClockLimiter, ControlFailedError, ControlRefusedError
+from joulie.ports.devices import ClockLimiter, ControlFailedError, ControlRefusedError
 
 _log = logging.getLogger(__name__)
 

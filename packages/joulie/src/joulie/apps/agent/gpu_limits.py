@@ -19,7 +19,8 @@ from joulie.domain.actuation import WantedCap, same_limit
 from joulie.domain.gpu_allocations import Allocation, Holding, NodeGpu, holdings
 from joulie.domain.limit_records import LimitRecord
 from joulie.domain.locked_clocks import ANY_GPU
-from joulie.ports import PowerDevice, SourceError
+from joulie.ports.devices import PowerDevice
+from joulie.ports.telemetry import SourceError
 
 _log = logging.getLogger(__name__)
 

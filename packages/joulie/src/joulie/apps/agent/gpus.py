@@ -15,7 +15,7 @@ from joulie.apps.agent.originals import OriginalLimits
 from joulie.apps.agent.outcome import Outcome, all_of, format_cap, format_limits, observed, observed_without_cap
 from joulie.domain.actuation import LimitedDevice, WantedCap
 from joulie.domain.limit_records import LimitRecord
-from joulie.ports import DriverClient, PowerDevice, PowerLimiter, PowerSource
+from joulie.ports.devices import DriverClient, PowerDevice, PowerLimiter, PowerSource
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from joulie.domain.energy_counter import PLAUSIBLE_POWER_W, power_bound_w
 from joulie.domain.hardware import CapRange, Catalogue
 from joulie.domain.limit_records import LimitRecord
 from joulie.domain.saved_records import ReportedLimits
-from joulie.ports import (
+from joulie.ports.devices import (
     ClockLimiter,
     DeviceKind,
     FrequencyLimiter,

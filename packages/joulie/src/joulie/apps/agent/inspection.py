@@ -24,7 +24,7 @@ from joulie.apps.agent.settings import AgentSettings, HostSettings
 from joulie.domain.actuation import cpu_range
 from joulie.domain.hardware import CapRange, Catalogue, CpuModel, Quality
 from joulie.domain.limit_records import usable_limit
-from joulie.ports import ControlFailedError, ControlRefusedError, NoBackendError, PowerDevice, PowerLimiter
+from joulie.ports.devices import ControlFailedError, ControlRefusedError, NoBackendError, PowerDevice, PowerLimiter
 from joulie.program.documents import print_document
 from joulie.program.settings import settings_options
 

@@ -36,7 +36,7 @@ from joulie.domain.actuation import (
 )
 from joulie.domain.hardware import CapRange, Catalogue
 from joulie.domain.limit_records import FoundLimit
-from joulie.ports import (
+from joulie.ports.devices import (
     ControlFailedError,
     ControlRefusedError,
     DeviceKind,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from joulie.domain.energy_counter import PLAUSIBLE_POWER_W, EnergyTrack, mean_power_w, sampling_interval_s, track
 from joulie.domain.quantities import InvalidQuantityError
-from joulie.ports import ControlFailedError, ControlRefusedError, EnergyReading, PowerSource
+from joulie.ports.devices import ControlFailedError, ControlRefusedError, EnergyReading, PowerSource
 
 _log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from joulie.domain.accounting.records import Energy
 from joulie.domain.accounting.sci import report
 from joulie.domain.quantities import JOULES_PER_KWH
 from joulie.output_files import output_file
-from joulie.ports import LedgerError
+from joulie.ports.ledger import LedgerError
 from joulie.program.commands import CommandGroup
 from joulie.program.documents import print_document
 from joulie.program.errors import UserError

@@ -41,7 +41,7 @@ from joulie.domain.quantities import JOULES_PER_KWH
 from joulie.domain.recording import Exit, NodeRecord, Period, PodRecord, Pseudonyms
 from joulie.domain.trial.workload_protocol import Drawn
 from joulie.domain.usage import PodKey
-from joulie.ports import LedgerError
+from joulie.ports.ledger import LedgerError
 from joulie.program.documents import print_document
 from joulie.program.errors import UserError
 from joulie.program.tables import print_table

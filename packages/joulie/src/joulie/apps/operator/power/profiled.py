@@ -21,7 +21,7 @@ from joulie.apps.operator.telemetry import Route
 from joulie.domain.control import ControlledNode
 from joulie.domain.signal import Reading
 from joulie.domain.units import BoolArray
-from joulie.ports import SourceError
+from joulie.ports.telemetry import SourceError
 
 _NODE = "{node}"
 _TIMEOUT_S = 3.0

@@ -17,7 +17,7 @@ from joulie.adapters.power_switches.file import NodeSwitch, SwitchFileError
 from joulie.apps.operator.facts import NodeFacts
 from joulie.apps.operator.sleep.metrics import SleepMetrics
 from joulie.domain.sleep.states import Asleep, SleepState, Waking
-from joulie.ports import PowerState, PowerSwitchError
+from joulie.ports.power_switch import PowerState, PowerSwitchError
 from joulie.program.leadership import NotLeadingError
 
 FORCE_AFTER_S = 300.0

@@ -19,7 +19,7 @@ from joulie.adapters.prometheus.readings import NodePower
 from joulie.domain.control import ControlledNode
 from joulie.domain.gpu_holders import GpuDevice
 from joulie.domain.signal import Reading
-from joulie.ports import SourceError
+from joulie.ports.telemetry import SourceError
 
 CONCURRENCY = 32
 """Maximum number of concurrent requests to endpoints of nodes."""
