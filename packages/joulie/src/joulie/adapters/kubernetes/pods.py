@@ -17,7 +17,7 @@ import msgspec
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.core import Pod
-from joulie.adapters.kubernetes.api.meta import ObjectMeta, OwnerReference
+from joulie.adapters.kubernetes.api.meta import ObjectMeta, ObjectReference, OwnerReference
 from joulie.adapters.kubernetes.api.v1alpha1 import CpuUse, Criticality, GpuUse, Level, Migratability, WorkloadProfile
 from joulie.adapters.kubernetes.placement import placement
 from joulie.adapters.kubernetes.requests import Requests, memory_limit_gib, pod_requests
@@ -176,6 +176,11 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     progress_metric: str = ""
     gpu_power_limit_w: float | None = None
     drawn: str = ""
+
+    @property
+    def reference(self) -> ObjectReference:
+        """The pod as events name it."""
+        return ObjectReference(kind="Pod", name=self.name, api_version="v1", namespace=self.namespace, uid=self.uid)
 
     @property
     def hints(self) -> Hints:

@@ -296,11 +296,8 @@ class ControlLoop:
             self._report_transition(transition)
         invalid_pods, self._view.ledger.invalid_pods = self._view.ledger.invalid_pods, {}
         for pod in invalid_pods.values():
-            regarding = ObjectReference(
-                kind="Pod", name=pod.name, api_version="v1", namespace=pod.namespace, uid=pod.uid
-            )
             for mistake in pod.mistakes:
-                self._events.emit(regarding, "Warning", "InvalidAnnotation", mistake)
+                self._events.emit(pod.reference, "Warning", "InvalidAnnotation", mistake)
         self._report_problems(problems)
 
     def _report_transition(self, transition: Transition) -> None:

@@ -14,6 +14,7 @@ from joulie.adapters.kubernetes.errors import ConflictError, NotFoundError
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.resources import WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.writer import Job, write_all
+from joulie.apps.operator.evictions import Evictions
 from joulie.apps.operator.facts import ProfileEntry
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.rescheduler.advice import Advice, Advisor
@@ -65,7 +66,7 @@ class Rescheduler:
         self._may_write = may_write
         self._now_s = now_s
         self._advisor = Advisor()
-        self._evictor = Evictor(client, view, settings, metrics, events, may_write=may_write, now_s=now_s)
+        self._evictor = Evictor(Evictions(client, may_write), view, settings, metrics, events, now_s=now_s)
 
     def decided(self, decision: Decision) -> None:
         """Use this decision of the control loop from now on."""

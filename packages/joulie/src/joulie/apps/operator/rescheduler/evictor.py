@@ -1,24 +1,20 @@
-"""Evictions through the Eviction API, which respects disruption budgets, with a cooldown and back-off per workload."""
+"""Evicts the pods that the rescheduler chose, with a cooldown and back-off per workload."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.cache import Key
-from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.errors import ConflictError, KubernetesError, NotFoundError, TooManyRequestsError
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.pods import Owner, PodFacts
-from joulie.adapters.kubernetes.resources import PODS
+from joulie.apps.operator.evictions import Evictions, Result
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.rescheduler.metrics import ReschedulerMetrics, Skip
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.profiles.reschedule import Eviction, Workload
-from joulie.program.leadership import NotLeadingError
 
 MAX_BACKOFF_S = 1800.0
 """Maximum back-off, s, between two attempts for a workload whose disruption budget does not allow an eviction."""
@@ -44,32 +40,29 @@ class Evictor:
     """Evicts pods, one after the other.
 
     Args:
-        client: Kubernetes client.
+        evictions: the Eviction API.
         view: cached view of the cluster.
         settings: interval, cooldown and dry run.
         metrics: rescheduler metrics.
         events: recorder of events on pods.
-        may_write: whether this process still holds the lease; checked before every eviction.
         now_s: current time, s since the epoch.
     """
 
     def __init__(
         self,
-        client: KubeClient,
+        evictions: Evictions,
         view: ClusterView,
         settings: OperatorSettings,
         metrics: ReschedulerMetrics,
         events: EventRecorder,
         *,
-        may_write: Callable[[], bool],
         now_s: Callable[[], float],
     ) -> None:
-        self._client = client
+        self._evictions = evictions
         self._view = view
         self._settings = settings
         self._metrics = metrics
         self._events = events
-        self._may_write = may_write
         self._now_s = now_s
         self._cooldowns: dict[Workload, _Cooldown] = {}
         self._evicted_s: dict[tuple[Workload, str], float] = {}
@@ -104,8 +97,6 @@ class Evictor:
             return Skip.COOLDOWN
         if self._returned(eviction):
             return Skip.RETURNED
-        if not self._may_write():
-            raise NotLeadingError("this process no longer holds the lease: not evicted")
         if self._settings.reschedule_dry_run:
             self._log_eviction("would evict", eviction)
             self._start_cooldown(eviction.workload, self._settings.reschedule_cooldown_s)
@@ -113,26 +104,22 @@ class Evictor:
         return await self._evict(eviction, pod)
 
     async def _evict(self, eviction: Eviction, pod: PodFacts) -> Skip | None:
-        try:
-            await self._client.create_subresource(PODS, pod.name, "eviction", eviction_of(pod), pod.namespace)
-        except (NotFoundError, ConflictError):
+        answer = await self._evictions.evict(pod)
+        if answer.result is Result.GONE:
             return Skip.GONE
-        except TooManyRequestsError as error:
-            self._back_off(eviction.workload, error.retry_after_s or 0.0)
-            if not error.disruption_budget:
-                return self._failed(eviction, error)
+        if answer.result is not Result.EVICTED:
+            self._back_off(eviction.workload, answer.retry_after_s)
+            if answer.result is not Result.REFUSED:
+                return Skip.ERROR
             message = f"not evicted from {eviction.node} ({eviction.reason}): its disruption budget does not allow it"
-            self._events.emit(_reference(pod), "Normal", "RescheduleRefused", message)
+            self._events.emit(pod.reference, "Normal", "RescheduleRefused", message)
             return Skip.DISRUPTION_BUDGET
-        except KubernetesError as error:
-            self._back_off(eviction.workload, 0.0)
-            return self._failed(eviction, error)
         self._start_cooldown(eviction.workload, self._settings.reschedule_cooldown_s)
         # Start times of pods have a resolution of one second.
         self._evicted_s[eviction.workload, eviction.node] = math.floor(self._now_s())
         self._metrics.evicted(eviction.node, eviction.namespace, eviction.cause)
         message = f"evicted from {eviction.node}: {eviction.reason}; {eviction.target} has capacity for it"
-        self._events.emit(_reference(pod), "Normal", "Rescheduled", message)
+        self._events.emit(pod.reference, "Normal", "Rescheduled", message)
         self._log_eviction("evicted", eviction)
         return None
 
@@ -163,13 +150,6 @@ class Evictor:
         wait_s = min(self._settings.reschedule_interval_s * 2.0**refusals, MAX_BACKOFF_S)
         self._cooldowns[workload] = _Cooldown(self._now_s() + max(wait_s, minimum_s), refusals)
 
-    def _failed(self, eviction: Eviction, error: KubernetesError) -> Skip:
-        _log.warning(
-            "cannot evict pod",
-            extra={"pod": f"{eviction.namespace}/{eviction.pod}", "node": eviction.node, "error": str(error)},
-        )
-        return Skip.ERROR
-
     def _log_eviction(self, what: str, eviction: Eviction) -> None:
         _log.info(
             what,
@@ -180,25 +160,3 @@ class Evictor:
                 "target": eviction.target,
             },
         )
-
-
-def eviction_of(pod: PodFacts, *, dry_run: bool = False) -> dict[str, Any]:
-    """The Eviction of the pod with this UID, with its own grace period.
-
-    Args:
-        pod: the pod.
-        dry_run: whether only to learn if the API server would allow it.
-    """
-    options: dict[str, Any] = {"preconditions": {"uid": pod.uid}}
-    if dry_run:
-        options["dryRun"] = ["All"]
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": pod.name, "namespace": pod.namespace},
-        "deleteOptions": options,
-    }
-
-
-def _reference(pod: PodFacts) -> ObjectReference:
-    return ObjectReference(kind="Pod", name=pod.name, api_version="v1", namespace=pod.namespace, uid=pod.uid)

@@ -32,6 +32,7 @@ from joulie.adapters.kubernetes.resources import NODES, PODS
 from joulie.adapters.kubernetes.sleep_marks import mark_patch, sleep_mark
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import Job, write_all
+from joulie.apps.operator.evictions import Evictions
 from joulie.apps.operator.facts import boot_id, keep_node
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
@@ -137,7 +138,7 @@ class NodeSleep:
         forecast, consolidation = settings.forecast, settings.consolidation
         self._sleeping = replace(settings.sleeping, consolidation=replace(consolidation, boot_s=forecast.ahead_s))
         self._pods = BoundPods()
-        self._mover = Mover(client, view, metrics, events, may_write=may_write, now_s=now_s)
+        self._mover = Mover(Evictions(client, may_write), view, metrics, events, now_s=now_s)
         self._switched: Mapping[str, Switched] = {}
         self._volumes = LocalVolumes(client)
         self._demand = Demand(client, settings)
