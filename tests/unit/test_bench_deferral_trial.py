@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from joulie_lab.benchmarks.deferral_trial import DISTURBANCES, SETTINGS, Judged, Work, played, summed_up, trials_of
+from joulie_lab.benchmarks.coverage import Work
+from joulie_lab.benchmarks.deferral_trial import DISTURBANCES, SETTINGS, Judged, played, summed_up, trials_of
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from joulie_lab.benchmarks.trials import (
     Family,
     Process,
     TrialsResult,
-    coverage,
+    covered,
     deviation,
     drawn,
     fitted,
@@ -56,7 +56,7 @@ def test_intervals_hold_the_truth(name, setting):
 
 def test_an_interval_that_claims_too_much_is_seen():
     protocol_of = [(one, drawn(one, number)) for number, one in enumerate(runs(30))]
-    off_by_a_tenth = coverage([one.trial(protocol, 0.15).saving for one, protocol in protocol_of], 0.02)
+    off_by_a_tenth = covered([one.trial(protocol, 0.15).saving for one, protocol in protocol_of], 0.02)
     assert off_by_a_tenth.holds_pct < 50.0
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from joulie_lab.adapters.executors import ExecutorError, in_processes, on_dask
 from joulie_lab.apps.experiment.native import NativeWork, play
-from joulie_lab.benchmarks.holdout import Work, courses
+from joulie_lab.benchmarks.coverage import Work
+from joulie_lab.benchmarks.holdout import courses
 from joulie_lab.benchmarks.trials import Family, Process, SettingRun, setting_run
 from joulie_lab.program.parallel import Executor, executed
 from joulie_lab.simulation.experiment.files import load_experiment

@@ -21,8 +21,8 @@ from joulie.domain.trial.workload_measure import Accounted, Used, measure_worklo
 from joulie.domain.trial.workload_protocol import Drawn, WorkloadProtocol
 from joulie.domain.trial.workloads import Found, Quantity, evaluate_workloads
 from joulie.domain.units import SECONDS_PER_HOUR, BoolArray, FloatArray, IntArray
+from joulie_lab.benchmarks.coverage import Coverage, Interval, Work, coverage, false_savings_pct
 from joulie_lab.benchmarks.results import Figures
-from joulie_lab.benchmarks.trials import Coverage
 
 EFFECTS = (0.0, 0.02, 0.05, 0.10)
 _BEFORE_D, _TRIAL_D, _AFTER_D = 7, 14, 2
@@ -46,14 +46,9 @@ class DeferralTrialResult(Figures, frozen=True):
     waited_h: Mapping[str, float]
 
     @property
-    def least_holds_pct(self) -> float:
-        """Smallest share of trials whose interval holds the truth, %."""
-        return min(one.holds_pct for one in self.settings.values())
-
-    @property
     def false_savings_pct(self) -> float:
         """Largest share of trials without an effect whose lower bound is above zero, %."""
-        return max(one.above_zero_pct for name, one in self.settings.items() if name.startswith("0%"))
+        return false_savings_pct(self.settings)
 
 
 @dataclass(eq=False)
@@ -243,13 +238,6 @@ def _pods(
         )  # fmt: skip
 
 
-class Work(NamedTuple):
-    """Trials of one setting, for a worker."""
-
-    name: str
-    seeds: tuple[int, ...]
-
-
 class Judged(NamedTuple):
     """What one trial said: bounds (None without), the truth, and by how much longer pods waited, h."""
 
@@ -270,11 +258,5 @@ def trials_of(work: Work) -> tuple[str, list[Judged]]:
 
 def summed_up(trials: Sequence[Judged]) -> Coverage:
     """How often the intervals hold the truth; trials that gave none do not count."""
-    given = [(one.low, one.high, one.truth) for one in trials if one.low is not None and one.high is not None]
-    low, high, truth = np.array(given, dtype=np.float64).reshape(-1, 3).T
-    return Coverage(
-        len(given),
-        100.0 * float(np.mean((low <= truth) & (truth <= high))),
-        100.0 * float(np.mean(low > 0.0)),
-        100.0 * float(np.median(high - low)) / 2.0,
-    )
+    given = [Interval(one.low, one.high, one.truth) for one in trials if one.low is not None and one.high is not None]
+    return coverage(given, len(given))

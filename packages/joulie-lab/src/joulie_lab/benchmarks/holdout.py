@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from joulie.domain.capping.held_out import HeldOut, Holdout
 from joulie.domain.capping.trials import Window
 from joulie.domain.trial.holdout import MAX_UNITS, Evidence, Expected, left_out
 from joulie.domain.units import FloatArray
+from joulie_lab.benchmarks.coverage import Work, false_savings_pct
 from joulie_lab.benchmarks.results import Figures
 
 HOLDOUT = Holdout(0.05, least_saving=0.01)
@@ -108,14 +108,9 @@ class HoldoutResult(Figures, frozen=True):
     settings: Mapping[str, Live]
 
     @property
-    def least_holds_pct(self) -> float:
-        """Smallest share of courses whose interval holds the truth at every look, %."""
-        return min(one.holds_pct for one in self.settings.values())
-
-    @property
     def false_savings_pct(self) -> float:
         """Largest share of false savings, %."""
-        return max(one.above_zero_pct for name, one in self.settings.items() if name.startswith("0%"))
+        return false_savings_pct(self.settings)
 
     @property
     def false_stops_pct(self) -> float:
@@ -141,13 +136,6 @@ class Course:
     seen_after: int | None
     stopped: bool
     half_width: float | None
-
-
-class Work(NamedTuple):
-    """Courses of one setting, for a worker."""
-
-    name: str
-    seeds: tuple[int, ...]
 
 
 def courses(work: Work) -> tuple[str, list[Course]]:

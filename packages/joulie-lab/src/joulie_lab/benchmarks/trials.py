@@ -24,6 +24,7 @@ from joulie.domain.trial.measure import Metered, measure
 from joulie.domain.trial.protocol import MIN_PAIRS, Arm, Protocol
 from joulie.domain.units import SECONDS_PER_HOUR, FloatArray
 from joulie_lab.benchmarks import recorded_week
+from joulie_lab.benchmarks.coverage import Coverage, Interval, coverage, false_savings_pct
 from joulie_lab.benchmarks.results import Figures
 
 EFFECTS = (0.0, 0.02, 0.05, 0.10)
@@ -47,22 +48,6 @@ FULL = Plan(trials=1000, fitted=8, native=40, nodes=40)
 SMALL = Plan(trials=40, fitted=1, native=2, nodes=20)
 
 
-class Coverage(Figures, frozen=True):
-    """Trials of one setting.
-
-    Attributes:
-        trials: number of trials.
-        holds_pct: share of them whose interval holds the truth, %.
-        above_zero_pct: share whose lower bound is above zero, %; for an effect of zero these are false savings.
-        half_width_pct: median of half the width of the interval, percentage points.
-    """
-
-    trials: int
-    holds_pct: float
-    above_zero_pct: float
-    half_width_pct: float
-
-
 class TrialsResult(Figures, frozen=True):
     """Coverage by setting; the same of native runs by effect; how much a pair varies there and in the process.
 
@@ -79,16 +64,12 @@ class TrialsResult(Figures, frozen=True):
     @property
     def false_savings_pct(self) -> float:
         """Largest share of trials without an effect whose lower bound is above zero, %."""
-        return _false_savings_pct(self.settings)
+        return false_savings_pct(self.settings)
 
     @property
     def false_savings_at_equal_work_pct(self) -> float:
         """The same of the saving at equal work, %."""
-        return _false_savings_pct(self.settings_equal_work)
-
-
-def _false_savings_pct(found: Mapping[str, Coverage]) -> float:
-    return max(one.above_zero_pct for name, one in found.items() if name.startswith(f"{0:.0%}"))
+        return false_savings_pct(self.settings_equal_work)
 
 
 # ---- native runs
@@ -378,21 +359,17 @@ class Judged(NamedTuple):
 def judged(runs: Iterable[Blocks], effect: float) -> Judged:
     """Coverage of a trial over each run, with an effect put on it."""
     found = [run.trial(drawn(run, number), effect) for number, run in enumerate(runs)]
-    return Judged(coverage([one.saving for one in found], effect), coverage([one.equal_work for one in found], effect))
+    return Judged(covered([one.saving for one in found], effect), covered([one.equal_work for one in found], effect))
 
 
-def coverage(savings: Sequence[Saving | None], effect: float) -> Coverage:
+def covered(savings: Sequence[Saving | None], effect: float) -> Coverage:
     """How often the intervals hold the effect."""
-    bounds = [
-        (one.low, one.high) for one in savings if one is not None and one.low is not None and one.high is not None
+    given = [
+        Interval(one.low, one.high, effect)
+        for one in savings
+        if one is not None and one.low is not None and one.high is not None
     ]
-    low, high = np.array(bounds, dtype=np.float64).reshape(-1, 2).T
-    return Coverage(
-        len(savings),
-        100.0 * float(np.sum((low <= effect) & (effect <= high))) / len(savings),
-        100.0 * float(np.sum(low > 0.0)) / len(savings),
-        100.0 * float(np.median(high - low)) / 2.0,
-    )
+    return coverage(given, len(savings))
 
 
 def deviation(runs: Sequence[Blocks]) -> float:

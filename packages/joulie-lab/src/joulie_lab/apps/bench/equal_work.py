@@ -10,7 +10,7 @@ import click
 
 from joulie_lab.apps.bench.figures import horizontal_bars, panels, title
 from joulie_lab.apps.bench.report import Page, Report, Table
-from joulie_lab.apps.bench.run import benchmark
+from joulie_lab.apps.bench.run import EXECUTOR, JOBS, benchmark
 from joulie_lab.benchmarks.equal_work import (
     PARITY_SEED,
     EqualWorkResult,
@@ -155,10 +155,8 @@ PAGE = Page(EqualWorkResult, "experiments/honest-metrics.md", _page)
 
 @benchmark("equal-work", REPORT)
 @click.option("--seeds", metavar="N,...", help="Seeds to report.  [default: the eight held-out seeds]")
-@click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel runs.  [default: one per core]")
-@click.option(
-    "--executor", metavar="local|dask[://HOST:PORT]", default="local", show_default=True, help="Where to run."
-)
+@JOBS
+@EXECUTOR
 def equal_work(*, small: bool, seeds: str | None, jobs: int | None, executor: str) -> EqualWorkResult:
     """Measure schedulers at equal work."""
     where = Executor.parse(executor, jobs)

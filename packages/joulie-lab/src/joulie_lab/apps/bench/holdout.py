@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from joulie.domain.trial.holdout import MAX_UNITS
-from joulie.program.errors import UserError
-from joulie_lab.adapters.executors import ExecutorError
+from joulie_lab.apps.bench.coverage import play_settings
 from joulie_lab.apps.bench.figures import panels
 from joulie_lab.apps.bench.report import Page, Report, Table
-from joulie_lab.apps.bench.run import benchmark, tell
-from joulie_lab.benchmarks.holdout import HOLDOUT, SETTINGS, Course, HoldoutResult, Work, courses, summed_up
-from joulie_lab.program.parallel import Executor, executed
+from joulie_lab.apps.bench.run import EXECUTOR, JOBS, benchmark
+from joulie_lab.benchmarks.holdout import HOLDOUT, SETTINGS, HoldoutResult, courses, summed_up
+from joulie_lab.program.parallel import Executor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _FULL, _SMALL = 400, 8
-_SEEDS_A_TASK = 20
 
 
 def tables(result: HoldoutResult) -> Iterator[Table]:
@@ -78,23 +73,10 @@ PAGE = Page(HoldoutResult, "experiments/holdout.md", _page, {"img/holdout.png": 
 
 
 @benchmark("holdout", REPORT)
-@click.option(
-    "--executor", metavar="local|dask[://HOST:PORT]", default="local", show_default=True, help="Where to run."
-)
-@click.option("--jobs", type=click.IntRange(min=1), help="Number of processes.  [default: all cores]")
+@EXECUTOR
+@JOBS
 def holdout(*, small: bool, executor: str, jobs: int | None) -> HoldoutResult:
     """Count how often live intervals hold the truth, and what is reported falsely."""
     where, count = Executor.parse(executor, jobs), _SMALL if small else _FULL
-    work = [
-        Work(name, tuple(range(first, min(first + _SEEDS_A_TASK, count))))
-        for name in SETTINGS
-        for first in range(0, count, _SEEDS_A_TASK)
-    ]
-    tell(f"{count} courses in each of {len(SETTINGS)} settings")
-    found: defaultdict[str, list[Course]] = defaultdict(list)
-    try:
-        for name, some in executed(courses, work, where):
-            found[name] += some
-    except ExecutorError as error:
-        raise UserError(str(error)) from error
-    return HoldoutResult(MAX_UNITS, HOLDOUT.share, {name: summed_up(found[name]) for name in SETTINGS})
+    found = play_settings(courses, SETTINGS, count, where, "courses")
+    return HoldoutResult(MAX_UNITS, HOLDOUT.share, {name: summed_up(some) for name, some in found.items()})

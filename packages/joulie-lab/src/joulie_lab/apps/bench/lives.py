@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +9,11 @@ import click
 
 from joulie_lab.apps.bench.figures import bar_sets
 from joulie_lab.apps.bench.report import Page, Report, Table
-from joulie_lab.apps.bench.run import benchmark, tell
+from joulie_lab.apps.bench.run import JOBS, benchmark, tell
 from joulie_lab.benchmarks.lives.machine_table import Cap
 from joulie_lab.benchmarks.lives.runs import FULL_RUNS, SEED, SMALL_RUNS, LivesResult, measure
 from joulie_lab.machines.library import MACHINES, public_sources
+from joulie_lab.program.parallel import usable_cores
 from joulie_lab.simulation.report.bars import Bars
 from joulie_lab.simulation.report.png import draw
 
@@ -122,7 +122,7 @@ PAGE = Page(LivesResult, "experiments/machines.md", _page)
     type=click.Choice(list(MACHINES)),
     help="Machine; repeatable.  [default: all]",
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Number of processes.  [default: one per core]")
+@JOBS
 def lives(
     *, small: bool, runs: int | None, seed: int, first: int, machines: tuple[str, ...], jobs: int | None
 ) -> LivesResult:
@@ -132,6 +132,6 @@ def lives(
         seed=seed,
         first=first,
         machines=machines,
-        n_workers=jobs or os.cpu_count() or 1,
+        n_workers=jobs or usable_cores(),
         tell=tell,
     )

@@ -12,7 +12,7 @@ from platformdirs import user_state_path
 from joulie.program.errors import UserError
 from joulie_lab.apps.bench.figures import panels, title
 from joulie_lab.apps.bench.report import Page, Report, Table
-from joulie_lab.apps.bench.run import PATH, benchmark
+from joulie_lab.apps.bench.run import JOBS, PATH, benchmark
 from joulie_lab.apps.experiment.artefacts import ArtefactError, Artefacts, identity
 from joulie_lab.apps.experiment.main import NATIVE, finish
 from joulie_lab.benchmarks.owners import (
@@ -189,7 +189,7 @@ PAGE = Page(OwnersResult, "experiments/owners.md", _page, {"img/owners.png": fig
 
 
 @benchmark("owners", REPORT)
-@click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel runs.  [default: one per core]")
+@JOBS
 @click.option("--folder", type=PATH, help="Folder for finished runs.  [default: in the user's data folder]")
 def owners(*, small: bool, jobs: int | None, folder: Path | None) -> OwnersResult:
     """Measure what owners of GPUs and CPUs save at equal work; stored runs of an earlier call are reused."""

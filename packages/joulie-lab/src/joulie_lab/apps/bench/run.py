@@ -21,6 +21,10 @@ _RANGES = Path("benchmarks")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 RANGES = click.option("--ranges", "ranges_file", type=PATH, help="Ranges to check.  [default: benchmarks/NAME.yaml]")
+EXECUTOR = click.option(
+    "--executor", metavar="local|dask[://HOST:PORT]", default="local", show_default=True, help="Where to run."
+)
+JOBS = click.option("--jobs", type=click.IntRange(min=1), help="Number of processes.  [default: one per core]")
 OUTPUT = click.option(
     "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
 )

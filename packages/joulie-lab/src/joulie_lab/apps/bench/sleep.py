@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +9,10 @@ import click
 
 from joulie_lab.apps.bench.figures import bar_sets
 from joulie_lab.apps.bench.report import Page, Report, Table
-from joulie_lab.apps.bench.run import benchmark, tell
+from joulie_lab.apps.bench.run import JOBS, benchmark, tell
 from joulie_lab.benchmarks.sleep_courses import cluster, play
 from joulie_lab.benchmarks.sleep_courses.play import FULL_COURSES, SMALL_COURSES, SleepResult, play_courses
+from joulie_lab.program.parallel import usable_cores
 from joulie_lab.simulation.report.bars import Bars
 from joulie_lab.simulation.report.png import draw
 
@@ -76,8 +76,8 @@ PAGE = Page(SleepResult, "experiments/sleep.md", _page)
     help=f"Number of courses.  [default: {FULL_COURSES}; small: {SMALL_COURSES}]",
 )
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the first course.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Number of processes.  [default: one per core]")
+@JOBS
 def sleep(*, small: bool, courses: int | None, first: int, jobs: int | None) -> SleepResult:
     """Measure what sleeping nodes do to pods in random courses of faults."""
     count = courses or (SMALL_COURSES if small else FULL_COURSES)
-    return play_courses(count, first=first, n_workers=jobs or os.cpu_count() or 1, note=tell)
+    return play_courses(count, first=first, n_workers=jobs or usable_cores(), note=tell)

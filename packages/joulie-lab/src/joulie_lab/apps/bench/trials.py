@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import click
 import numpy as np
 
 from joulie.program.errors import UserError
 from joulie_lab.adapters.executors import ExecutorError
-from joulie_lab.apps.bench.figures import panels
+from joulie_lab.apps.bench.coverage import coverage_figure
 from joulie_lab.apps.bench.report import Page, Report, Table
-from joulie_lab.apps.bench.run import benchmark, tell
+from joulie_lab.apps.bench.run import EXECUTOR, JOBS, benchmark, tell
+from joulie_lab.benchmarks.coverage import Coverage
 from joulie_lab.benchmarks.trials import (
     EFFECTS,
     FULL,
     SMALL,
-    Coverage,
     NativeRun,
     SettingRun,
     TrialsResult,
@@ -66,19 +64,6 @@ def figure(result: TrialsResult) -> Figure:
     return coverage_figure(result.settings)
 
 
-def coverage_figure(settings: Mapping[str, Coverage]) -> Figure:
-    """How often an interval holds the truth, by setting, with two standard errors; 95 % is what it promises."""
-    drawn_figure, (axes,) = panels(1)
-    for place, one in enumerate(settings.values()):
-        error = 2.0 * math.sqrt(one.holds_pct * (100.0 - one.holds_pct) / one.trials)
-        axes.errorbar(one.holds_pct, place, xerr=error, fmt="o", color="C0")
-    axes.axvline(95.0, linestyle="--", color="grey")
-    axes.set_yticks(range(len(settings)), list(settings))
-    axes.invert_yaxis()
-    axes.set(xlabel="trials whose interval holds the truth, %", xlim=(90.0, 100.0))
-    return drawn_figure
-
-
 def _page(result: TrialsResult) -> dict[str, Any]:
     return {"tables": {table.title: table for table in tables(result)}}
 
@@ -88,10 +73,8 @@ PAGE = Page(TrialsResult, "experiments/trials.md", _page, {"img/trials.png": fig
 
 
 @benchmark("trials", REPORT)
-@click.option("--jobs", type=click.IntRange(min=1), help="Number of processes.  [default: all cores]")
-@click.option(
-    "--executor", metavar="local|dask[://HOST:PORT]", default="local", show_default=True, help="Where to run."
-)
+@JOBS
+@EXECUTOR
 def trials(*, small: bool, jobs: int | None, executor: str) -> TrialsResult:
     """Fit the process to native runs, and count how often intervals hold the truth."""
     plan, where = SMALL if small else FULL, Executor.parse(executor, jobs)
