@@ -9,8 +9,8 @@ from joulie.domain.dynamics import lagged, lagged_mean
 from joulie.domain.hardware import BUILTIN_CATALOGUE, GpuModel
 from joulie.domain.power.cpu import CpuPower
 from joulie.domain.power.gpu import MEASURED_RESPONSE, LimitResponse, natural_power_w, operate_gpu
-from joulie.domain.power.gpu_clock import ClockPower, JobPhase, better_knob
 from joulie.domain.units import InvalidQuantityError
+from joulie_lab.machines.gpu_clock import ClockPower
 from joulie_lab.simulation.gpu_response import SWEPT, drawn
 from joulie_lab.simulation.job_response import (
     THROUGHPUT_MODELS,
@@ -182,28 +182,6 @@ def test_gpu_clock_meets_the_cap_or_is_at_its_floor(power: ClockPower, cap_w: fl
     assert clock == floor or power.power_w(clock) <= cap_w * (1.0 + 1e-9) + 1e-9
     if floor < clock < 1.0:
         assert power.power_w(clock) == pytest.approx(cap_w, rel=1e-9, abs=1e-9)
-
-
-PHASES = st.lists(
-    st.builds(JobPhase, time_share=st.floats(0.01, 10.0), power=CLOCK_POWERS, clock_sensitivity=UNIT),
-    min_size=1,
-    max_size=3,
-)
-
-
-@quick
-@given(phases=PHASES, bounds=st.tuples(st.floats(1.0, 2.0), st.floats(1.0, 2.0)))
-def test_knob_keeps_its_bound_and_looser_bounds_never_cost_energy(
-    phases: list[JobPhase], bounds: tuple[float, float]
-) -> None:
-    gpu = BUILTIN_CATALOGUE.gpus[1]
-    tight, loose = (better_knob(phases, gpu.cap_range, max_slowdown=bound) for bound in sorted(bounds))
-    assert tight.slowdown <= min(bounds) * (1 + 1e-9)
-    assert loose.energy_ratio <= tight.energy_ratio + 0.001 + 1e-12
-    assert 0.0 < loose.energy_ratio <= 1.0
-    assert better_knob(phases[::-1], gpu.cap_range, max_slowdown=min(bounds)).energy_ratio == pytest.approx(
-        tight.energy_ratio, abs=0.0011
-    )
 
 
 @quick

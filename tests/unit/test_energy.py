@@ -19,8 +19,10 @@ from joulie.domain.scoring.energy import (
 from joulie.domain.units import InvalidQuantityError
 from joulie_lab.simulation.cluster import Cluster, NodePool
 from joulie_lab.simulation.engine import QueueSettings, simulate
-from joulie_lab.simulation.workload import EQUAL_WORK_KEEP, published_jobs, thinned
+from joulie_lab.simulation.workload import published_jobs, thinned
 
+KEEP = {"gpu-training": 1.0 / 110.0, "cpu-above-8-cores": 0.22}
+"""Share of the jobs that are kept, by class, as equal-work has them."""
 LIMITS = (100.0, 30.0, 5.0, 0.09, 0.08, 1.0)
 """Rise and fill in W, then longest hold, the two budgets of mean wait, and the hold before a wake, in min."""
 
@@ -114,7 +116,7 @@ CLUSTER = Cluster((NodePool("cpu", 2000, 96, 700.0), NodePool("gpu", 500, 128, 5
 @pytest.mark.slow
 def test_marginal_energy_uses_less_energy_and_the_governor_smooths() -> None:
     """Six hours of benchmark B2 and their drain, on a seed that nothing was tuned on."""
-    jobs = thinned(published_jobs(501, 6.0), EQUAL_WORK_KEEP)
+    jobs = thinned(published_jobs(501, 6.0), KEEP)
     energy_wmin: dict[str, float] = {}
     ramp_w: dict[str, float] = {}
     for name in ("most-allocated", "marginal-energy", "marginal-energy-ramp"):
@@ -129,7 +131,7 @@ def test_marginal_energy_uses_less_energy_and_the_governor_smooths() -> None:
 
 @pytest.mark.slow
 def test_no_job_is_held_longer_than_the_limit() -> None:
-    jobs = thinned(published_jobs(77, 2.0, 0.1), EQUAL_WORK_KEEP)
+    jobs = thinned(published_jobs(77, 2.0, 0.1), KEEP)
     played = simulate(CLUSTER, jobs, "marginal-energy-ramp", n_steps=700, seed=77, queue=QueueSettings())
     assert played.wait_min is not None
     assert played.wait_min.max() <= EnergyPolicy().hold_limit_min + QueueSettings().wake_min

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from joulie.domain.dynamics import lagged, lagged_mean
-from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange, GpuModel, Provenance
+from joulie.domain.hardware import BUILTIN_CATALOGUE, GpuModel, Provenance
 from joulie.domain.power.gpu import MEASURED_RESPONSE, natural_power_w, operate_gpu
-from joulie.domain.power.gpu_clock import ClockPower, JobPhase, Knob, better_knob
 from joulie.domain.units import InvalidQuantityError
+from joulie_lab.machines.gpu_clock import ClockPower
 from joulie_lab.simulation.job_response import NoPublishedExponentError, UnknownThroughputModelError, throughput_model
 from joulie_lab.simulation.live.dynamics import steady_temperature_k, thermal_throttle
 
@@ -137,10 +137,9 @@ def test_bad_input_is_refused_by_name(arguments: tuple[float, ...], name: str) -
     assert caught.value.quantity == name
 
 
-# --- the second knob
+# --- clocks
 
 H100 = ClockPower(base_w=150.0, linear_w=250.0, nonlinear_w=1200.0, transition=0.5)
-LIMITS = CapRange(350.0, 700.0, 700.0)
 
 
 def test_clock_power() -> None:
@@ -156,42 +155,6 @@ def test_solved_clock_meets_the_cap(nonlinear_w: float) -> None:
     np.testing.assert_allclose(power.power_w(clocks), caps_w, rtol=1e-12)
     assert power.clock_under(np.inf, floor=0.1) == 1.0
     assert power.clock_under(0.0, floor=0.1) == 0.1
-
-
-def test_clock_beats_the_limit_where_the_draw_stays_below_it() -> None:
-    """Decoding: memory-bound, 300 W of 700 W; no limit within the device's range ever acts."""
-    decode = ClockPower(base_w=120.0, linear_w=100.0, nonlinear_w=320.0, transition=0.5)
-    choice = better_knob([JobPhase(1.0, decode, 0.05)], LIMITS, max_slowdown=1.05)
-    assert choice.knob is Knob.LOCKED_CLOCK
-    assert choice.energy_ratio < 0.8
-    assert choice.slowdown <= 1.05
-
-
-def test_limit_beats_the_clock_where_only_the_insensitive_phase_is_hungry() -> None:
-    """A limit slows just the phase that exceeds it; a clock would stretch the lean, sensitive one too."""
-    hungry = JobPhase(0.5, H100, 0.1)
-    lean = JobPhase(0.5, ClockPower(150.0, 50.0, 0.0, 0.9), 1.0)
-    choice = better_knob([hungry, lean], LIMITS, max_slowdown=1.10)
-    assert choice.knob is Knob.POWER_LIMIT
-    assert 350.0 <= choice.setting <= 700.0
-
-
-def test_equal_knobs_prefer_the_limit() -> None:
-    choice = better_knob([JobPhase(1.0, H100, 1.0)], LIMITS, max_slowdown=1.2)
-    assert choice.knob is Knob.POWER_LIMIT
-
-
-def test_no_knob_where_none_saves() -> None:
-    idle_heavy = ClockPower(base_w=600.0, linear_w=10.0, nonlinear_w=0.0, transition=1.0)
-    choice = better_knob([JobPhase(1.0, idle_heavy, 1.0)], LIMITS, max_slowdown=2.0)
-    assert choice == (Knob.NONE, 1.0, 1.0, 1.0)
-
-
-def test_bad_knob_input_is_refused() -> None:
-    with pytest.raises(InvalidQuantityError, match="phases"):
-        better_knob([], LIMITS, max_slowdown=1.1)
-    with pytest.raises(InvalidQuantityError, match="max_slowdown"):
-        better_knob([JobPhase(1.0, H100, 1.0)], LIMITS, max_slowdown=0.9)
 
 
 # --- lags and temperature

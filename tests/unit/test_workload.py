@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from joulie.domain.units import InvalidQuantityError
-from joulie_lab.simulation.workload import EQUAL_WORK_KEEP, JobTable, published_jobs, thinned
+from joulie_lab.simulation.workload import JobTable, published_jobs, thinned
+
+KEEP = {"gpu-training": 1.0 / 110.0, "cpu-above-8-cores": 0.22}
 
 
 def scalar_jobs(seed: int, hours: float) -> list[tuple[float, float, int, int, bool, float, float]]:
@@ -73,7 +75,7 @@ def test_generator_refuses_what_cannot_be(name: str, value: float) -> None:
 
 def test_thinning_keeps_by_one_draw_a_job() -> None:
     jobs = published_jobs(42, 1.0)
-    kept = thinned(jobs, EQUAL_WORK_KEEP)
+    kept = thinned(jobs, KEEP)
     draws = np.random.default_rng(7).random(len(jobs))
     large_cpu = (jobs.gpus == 0) & (jobs.cores > 8)
     training = jobs.job_class == jobs.class_names.index("gpu-training")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 
@@ -31,7 +30,6 @@ from joulie_lab.benchmarks.results import Estimate, Figures, estimate
 THRESHOLDS_G_PER_KWH = (150, 200)
 FORECASTERS = ("joulie", "yesterday", "usual day")
 LEADS_H = (1, 4, 12, 24, 48)
-PARTS: Mapping[str, str] = MappingProxyType({"windows": "jobs in one piece", "slots": "jobs that may be interrupted"})
 REPLAYED = (4, 24)
 """Runtime and slack in hours of the jobs that are decided once more by the product, one by one."""
 

@@ -19,8 +19,6 @@ from joulie_lab.control_plane.ports import LOOPBACK
 _CONNECTIONS = 12
 _TIMEOUT_S = 60.0
 
-JsonObject = dict[str, Any]
-
 
 class ApiError(RuntimeError):
     """The API server rejected a request or did not respond: `status` is the HTTP status, None without a response."""

@@ -12,9 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from joulie.domain.power.gpu_clock import ClockPower, JobPhase
+from joulie_lab.machines.gpu_clock import ClockPower
 from joulie_lab.machines.specs import DRAM_ENERGY_UNIT_J, INTEL_ENERGY_UNIT_J, Gpu, Load, Spec
 
 POWER_UNIT_W = 0.125
@@ -100,31 +98,27 @@ class GpuState:
         self.share = share
         self.power_w = min(self._wanted_w(kind), self.limit_w)
         if self.locked_hz is not None and share > 0.0:
-            job = _gpu_work(kind.idle_w, self._wanted_w(kind))
-            self.power_w = min(float(job.power.power_w(self._locked(kind))), self.limit_w)
+            self.power_w = min(float(self._curve(kind).power_w(self._locked(kind))), self.limit_w)
         self.energy_j += self.power_w * duration_s
 
     def clock(self, kind: Gpu) -> float:
         """SM clock under load now, as a share of the largest."""
-        job = _gpu_work(kind.idle_w, self._wanted_w(kind))
-        return min(self._locked(kind), float(job.power.clock_under(self.limit_w, _GPU_CLOCK_FLOOR)))
+        return min(self._locked(kind), float(self._curve(kind).clock_under(self.limit_w, _GPU_CLOCK_FLOOR)))
 
     def speed(self, kind: Gpu) -> float:
         """Work that it does now, over that at the largest clock."""
-        return 1.0 / float(_gpu_work(kind.idle_w, self._wanted_w(kind)).stretch(np.array(self.clock(kind))))
+        return 1.0 / (1.0 - _GPU_CLOCK_SENSITIVITY + _GPU_CLOCK_SENSITIVITY / self.clock(kind))
+
+    def _curve(self, kind: Gpu) -> ClockPower:
+        """Of the wanted power above idle, half is linear, half begins at the transition."""
+        half_w = (self._wanted_w(kind) - kind.idle_w) / 2.0
+        return ClockPower(kind.idle_w, half_w, half_w / (1.0 - _GPU_TRANSITION) ** 2, _GPU_TRANSITION)
 
     def _wanted_w(self, kind: Gpu) -> float:
         return kind.idle_w + self.share * (kind.max_w - kind.idle_w)
 
     def _locked(self, kind: Gpu) -> float:
         return min(1.0, self.locked_hz / kind.max_sm_hz) if self.locked_hz and kind.max_sm_hz else 1.0
-
-
-def _gpu_work(idle_w: float, full_w: float) -> JobPhase:
-    """Work that draws `full_w` at the largest clock: half of what it adds is linear, half above 0.6 of that clock."""
-    half_w = (full_w - idle_w) / 2.0
-    curve = ClockPower(idle_w, half_w, half_w / (1.0 - _GPU_TRANSITION) ** 2, _GPU_TRANSITION)
-    return JobPhase(1.0, curve, _GPU_CLOCK_SENSITIVITY)
 
 
 @dataclass

@@ -204,8 +204,6 @@ def _draw_job(rng: np.random.Generator, columns: _Columns, row: int) -> None:
 
 
 THINNING_SEED = 7
-EQUAL_WORK_KEEP: Mapping[str, float] = {"gpu-training": 1.0 / 110.0, "cpu-above-8-cores": 0.22}
-"""Probability to keep a job in the equal-work benchmark, by class; jobs of other classes are kept."""
 CPU_ABOVE_8_CORES = "cpu-above-8-cores"
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from joulie.adapters.kubernetes import names
 from joulie.apps.operator.settings.budgets import PowerBudgetSettings
 from joulie.apps.operator.settings.classifier import ClassifierSettings
 from joulie.apps.operator.settings.limits import GpuLimitSettings
@@ -138,7 +139,7 @@ class OperatorSettings(
     selector: LabelSelector = text(
         "NODE_SELECTOR", "joulie.io/managed=true", "Label selector of the nodes in scope.", to=LabelSelector.parse
     )
-    reserved_label_key: str = text("RESERVED_LABEL_KEY", "joulie.io/reserved", "Label of nodes that are never planned.")
+    reserved_label_key: str = text("RESERVED_LABEL_KEY", names.RESERVED_LABEL, "Label of nodes that are never planned.")
     power_profile_label: str = text(
         "POWER_PROFILE_LABEL", "joulie.io/power-profile", "Label that holds a node's power profile."
     )
