@@ -31,6 +31,7 @@ from joulie.adapters.prometheus import Prometheus
 from joulie.apps.operator.classifier import controller
 from joulie.apps.operator.classifier.controller import Classifier
 from joulie.apps.operator.classifier.metrics import ClassifierMetrics
+from joulie.apps.operator.leader import Leader
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
@@ -130,8 +131,8 @@ class Stage:
             self.view.workload_watchers.remove(self.classifier)
         self.metrics = ClassifierMetrics(CollectorRegistry())
         self.classifier = Classifier(
-            self.client, self.view, self.settings, self.prometheus, self.metrics,
-            may_write=lambda: self.leading, now_s=lambda: self.now_s,
+            Leader(self.client, self.view, self.settings, None, lambda: self.leading, lambda: self.now_s),
+            self.prometheus, self.metrics,
         )  # fmt: skip
         self.view.workload_watchers.append(self.classifier)
         self.tasks.append(asyncio.create_task(self.classifier._owners.run()))
@@ -732,8 +733,8 @@ def test_it_runs_by_itself(tmp_path, monkeypatch):
         stage.cluster.fail_next(1000, 403, path="/deployments")
         monkeypatch.setattr(controller, "_OWNERS_WAIT_S", 0.01)
         classifier = Classifier(
-            stage.client, stage.view, stage.settings, stage.prometheus, stage.metrics,
-            may_write=lambda: True, now_s=lambda: stage.now_s,
+            Leader(stage.client, stage.view, stage.settings, None, lambda: True, lambda: stage.now_s),
+            stage.prometheus, stage.metrics,
         )  # fmt: skip
         running = asyncio.create_task(classifier.run())
         await until(lambda: stage.view.workload_watchers)

@@ -20,6 +20,7 @@ from joulie.adapters.kubernetes.errors import (
 from joulie.adapters.kubernetes.pods import Owner, PodFacts
 from joulie.adapters.kubernetes.requests import Requests
 from joulie.apps.operator.evictions import Answer, Evictions, Result
+from joulie.apps.operator.leader import Leader
 from joulie.apps.operator.sleep.moves import Mover
 from joulie.domain.policy import PodPhase
 from joulie.program.leadership import NotLeadingError
@@ -80,8 +81,9 @@ def test_who_lost_the_lease_asks_nothing(dry_run: bool) -> None:
 
 def refusal(error: KubernetesError | None) -> str:
     view = SimpleNamespace(pods={Key("team", "web-1"): POD})
-    mover = Mover(evictions(Api(error)), cast("Any", view), cast("Any", None), cast("Any", None), now_s=lambda: 0.0)
-    return asyncio.run(mover.refusal(["team/web-1", "team/unknown"]))
+    client, none = cast("Any", Api(error)), cast("Any", None)
+    leader = Leader(client, cast("Any", view), none, none, lambda: True, lambda: 0.0)
+    return asyncio.run(Mover(leader, none).refusal(["team/web-1", "team/unknown"]))
 
 
 def test_only_a_disruption_budget_keeps_a_node_from_being_emptied() -> None:

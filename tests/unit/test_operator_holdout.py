@@ -18,6 +18,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import HeldOutSaving, WorkloadProfi
 from joulie.adapters.kubernetes.holdout import CONFIG_MAP
 from joulie.adapters.kubernetes.pods import Owner
 from joulie.apps.kubectl.holdout import limits_saving
+from joulie.apps.operator.leader import Leader
 from joulie.apps.operator.limits.controller import GpuLimits
 from joulie.apps.operator.limits.jobs import JobKey
 from joulie.apps.operator.limits.measure import Measured
@@ -63,17 +64,19 @@ class Cluster:
 
         self.registry = CollectorRegistry()
         self.search = GpuLimits(
-            cast("Any", SimpleNamespace(apply=apply, get=get, patch=patch)),
-            cast("Any", view),
-            OperatorSettings(gpu_limits_holdout=self.holdout),
+            Leader(
+                cast("Any", SimpleNamespace(apply=apply, get=get, patch=patch)),
+                cast("Any", view),
+                OperatorSettings(gpu_limits_holdout=self.holdout),
+                cast("Any", SimpleNamespace(emit=lambda to, kind, why, what: self.events.append((to.uid, why, what)))),
+                lambda: True,
+                lambda: self.now_s,
+            ),
             cast("Any", None),
             cast("Any", None),
             GpuLimitMetrics(self.registry),
-            cast("Any", SimpleNamespace(emit=lambda to, kind, why, what: self.events.append((to.uid, why, what)))),
             lambda: None,
             lambda _node: None,
-            may_write=lambda: True,
-            now_s=lambda: self.now_s,
         )
         self.search.decided(cast("Any", SimpleNamespace(nodes=())))
         monkeypatch = self.monkeypatch

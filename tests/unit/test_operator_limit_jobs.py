@@ -23,6 +23,7 @@ from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts, pod_facts
 from joulie.adapters.kubernetes.profiles import ProfileIndex
 from joulie.apps.operator.desired import desired_node
+from joulie.apps.operator.leader import Leader
 from joulie.apps.operator.limits.controller import GpuLimits
 from joulie.apps.operator.limits.jobs import Holders, bound, jobs, needs_exporter, stated
 from joulie.apps.operator.limits.measure import MAX_METRICS, Meters
@@ -195,18 +196,14 @@ def test_of_the_ceilings_between_two_looks_the_lowest_counts(monkeypatch: pytest
 
     monkeypatch.setattr("joulie.apps.operator.limits.controller.jobs", spied)
     ceilings: dict[str, PowerCeiling] = {}
+    none = cast("Any", None)
     search = GpuLimits(
-        cast("Any", None),
-        cast("Any", View((), ())),
-        OperatorSettings(),
-        cast("Any", None),
-        cast("Any", None),
+        Leader(none, cast("Any", View((), ())), OperatorSettings(), none, lambda: True, lambda: 1000.0),
+        none,
+        none,
         GpuLimitMetrics(CollectorRegistry()),
-        cast("Any", None),
         lambda: None,
         ceilings.get,
-        may_write=lambda: True,
-        now_s=lambda: 1000.0,
     )
     search.decided(decision())
 

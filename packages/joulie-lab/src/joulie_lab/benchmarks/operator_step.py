@@ -30,9 +30,11 @@ from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.control_reports import requests_cap
+from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES
 from joulie.apps.operator.apply import NODES_PER_YIELD, Publisher
 from joulie.apps.operator.desired import desired_node, with_timestamps
+from joulie.apps.operator.leader import Leader
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.capping.budgets import Budget, BudgetMemory, BudgetNodes, decide_budgets
@@ -199,15 +201,8 @@ class _Operator:
         self.now_s = 1.8e9
         self.memory = Memory()
         self.ceilings: dict[str, PowerCeiling] = {}
-        self.publisher = Publisher(
-            client,
-            view,
-            settings,
-            may_write=lambda: False,
-            wrote=lambda _kind: None,
-            now_s=lambda: self.now_s,
-            ceiling=lambda node: self.ceilings[node],
-        )
+        leader = Leader(client, view, settings, EventRecorder(client, ""), lambda: False, lambda: self.now_s)
+        self.publisher = Publisher(leader, wrote=lambda _kind: None, ceiling=lambda node: self.ceilings[node])
 
     def step(self, power_w: FloatArray) -> tuple[Decision, float, float, int]:
         """One step at these powers: the decision, CPU time to decide and to compare (s), and nodes to write."""

@@ -25,7 +25,7 @@ import msgspec
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.v1alpha1 import GpuLimit, NodeTwin, NodeTwinStatus
 from joulie.adapters.kubernetes.cache import Key
-from joulie.adapters.kubernetes.client import KubeClient, PatchKind
+from joulie.adapters.kubernetes.client import PatchKind
 from joulie.adapters.kubernetes.control_reports import requests_cap
 from joulie.adapters.kubernetes.errors import ConflictError, NotFoundError
 from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES
@@ -42,9 +42,8 @@ from joulie.apps.operator.desired import (
     with_timestamps,
 )
 from joulie.apps.operator.facts import NodeFacts
-from joulie.apps.operator.observe import ClusterView
+from joulie.apps.operator.leader import Leader
 from joulie.apps.operator.rescheduler.advice import NO_ADVICE, Advice
-from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.capping.node_limits import PowerCeiling
 from joulie.domain.control import Decision
 from joulie.program.leadership import NotLeadingError
@@ -90,12 +89,8 @@ class Publisher:
     """Writes NodeTwins and node labels.
 
     Args:
-        client: Kubernetes client.
-        view: cached view of the cluster.
-        settings: labels, staleness threshold and write concurrency.
-        may_write: whether this process still holds the lease; checked before every write.
+        leader: this replica while it leads.
         wrote: called after each write.
-        now_s: current time, s since the epoch.
         on_drift: called when another client changed a spec or label that this process decides.
         advice: returns the recommendations for a node.
         gpu_limits: returns the limits of a node's single GPUs.
@@ -105,25 +100,18 @@ class Publisher:
 
     def __init__(
         self,
-        client: KubeClient,
-        view: ClusterView,
-        settings: OperatorSettings,
+        leader: Leader,
         *,
-        may_write: Callable[[], bool],
         wrote: Callable[[WriteKind], None],
-        now_s: Callable[[], float],
         on_drift: Callable[[], None] = lambda: None,
         advice: Callable[[str], Advice] = lambda _node: NO_ADVICE,
         gpu_limits: Callable[[str], tuple[GpuLimit, ...]] = lambda _node: (),
         ceiling: Callable[[str], PowerCeiling | None] = lambda _node: None,
         budgets: Callable[[str], tuple[str, ...]] = lambda _node: (),
     ) -> None:
-        self._client = client
-        self._view = view
-        self._settings = settings
-        self._may_write = may_write
+        self._client, self._view = leader.client, leader.view
+        self._settings, self._may_write, self._now_s = leader.settings, leader.may_write, leader.now_s
         self._wrote = wrote
-        self._now_s = now_s
         self._on_drift = on_drift
         self._advice = advice
         self._gpu_limits = gpu_limits
@@ -138,7 +126,7 @@ class Publisher:
         self._comparison = Comparison()
         self._twin_seen = asyncio.Event()
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        view.watchers.append(self)
+        leader.view.watchers.append(self)
 
     def close(self) -> None:
         """Stop listening to changes in the cluster."""

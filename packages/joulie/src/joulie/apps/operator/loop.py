@@ -21,6 +21,7 @@ from joulie.apps.operator.apply import Problem, Publisher
 from joulie.apps.operator.budgets.controller import PowerBudgets
 from joulie.apps.operator.classifier.controller import Classifier
 from joulie.apps.operator.fallback import CoolingWithFallback, PolicyWithFallback
+from joulie.apps.operator.leader import Leader
 from joulie.apps.operator.limits.controller import GpuLimits
 from joulie.apps.operator.limits.range_labels import RangeLabels
 from joulie.apps.operator.metrics import OperatorMetrics
@@ -96,48 +97,28 @@ class ControlLoop:
         self._memory = Memory()
         self._decision: Decision | None = None
         self._events = EventRecorder(client, "joulie-operator", instance=settings.identity or "", clock=now_s)
-        self._telemetry = TelemetryProfiles(client, view, may_write=may_write, now_s=now_s)
+        leader = Leader(client, view, settings, self._events, may_write, now_s)
+        self._telemetry = TelemetryProfiles(leader)
         self._power = ClusterPower(settings, catalogue, clients, view, self._telemetry, metrics.power, now_s=now_s)
-        self._overrides = OverrideConditions(client, view, settings, may_write=may_write, now_s=now_s)
-        self._range_labels = RangeLabels(client, view, settings, may_write=may_write)
-        self._classifier = Classifier(
-            client, view, settings, clients.prometheus, metrics.classifier, may_write=may_write, now_s=now_s
-        )
-        self._rescheduler = Rescheduler(
-            client,
-            view,
-            settings,
-            metrics.rescheduler,
-            self._events,
-            pod_power_w=self._power.pod_power_w,
-            may_write=may_write,
-            now_s=now_s,
-        )
-        self._trials = Trials(client, view, settings, self._events, metrics.trials, may_write=may_write, now_s=now_s)
+        self._overrides = OverrideConditions(leader)
+        self._range_labels = RangeLabels(leader)
+        self._classifier = Classifier(leader, clients.prometheus, metrics.classifier)
+        self._rescheduler = Rescheduler(leader, metrics.rescheduler, pod_power_w=self._power.pod_power_w)
+        self._trials = Trials(leader, metrics.trials)
         self._sleep = NodeSleep(
-            client,
-            view,
-            settings,
+            leader,
             catalogue,
             metrics.sleep,
-            self._events,
-            may_write=may_write,
-            now_s=now_s,
             switches=_switches(settings),
             wake_room=lambda asleep: self._budgets.wake_room(asleep),  # noqa: PLW0108 (made below)
             pod_room_w=lambda: self._budgets.pod_room_w(),  # noqa: PLW0108
             pod_power_w=self._power.pod_power_w,
         )
         self._budgets = PowerBudgets(
-            client,
-            view,
-            settings,
-            self._events,
+            leader,
             metrics.budgets,
             readings=self._power.readings,
             publish=self._publish_nodes,
-            may_write=may_write,
-            now_s=now_s,
             switched=lambda: self._sleep.switched,
             prometheus=clients.prometheus,
             openadr=_vtn(settings, clients, now_s),
@@ -145,25 +126,16 @@ class ControlLoop:
         self._gpu_limits: GpuLimits | None = None
         if settings.limits_jobs and clients.prometheus is not None:
             self._gpu_limits = GpuLimits(
-                client,
-                view,
-                settings,
+                leader,
                 clients.prometheus,
                 lambda: self._power.index,
                 metrics.gpu_limits,
-                self._events,
                 wake.set,
                 self._budgets.of_node,
-                may_write=may_write,
-                now_s=now_s,
             )
         self._publisher = Publisher(
-            client,
-            view,
-            settings,
-            may_write=may_write,
+            leader,
             wrote=metrics.wrote,
-            now_s=now_s,
             on_drift=wake.set,
             advice=self._rescheduler.advice,
             gpu_limits=self._gpu_limits.of_node if self._gpu_limits is not None else lambda _node: (),

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import msgspec
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.v1alpha1 import Condition, ConditionStatus
-from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import NotFoundError
 from joulie.adapters.kubernetes.resources import NODE_POWER_PROFILES
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import write_all
 from joulie.apps.operator.apply import Problem
 from joulie.apps.operator.facts import COUNTED_CONDITION, OverrideFacts
-from joulie.apps.operator.observe import ClusterView
-from joulie.apps.operator.settings import OperatorSettings
+from joulie.apps.operator.leader import Leader
 from joulie.domain.control import Override
 
 
@@ -25,27 +23,12 @@ class OverrideConditions:
     """Keeps the `Counted` condition of all NodePowerProfiles up to date.
 
     Args:
-        client: Kubernetes client.
-        view: cached view of profiles and nodes.
-        settings: write concurrency.
-        may_write: whether this process still holds the lease; checked before every write.
-        now_s: current time, s since the epoch.
+        leader: this replica while it leads.
     """
 
-    def __init__(
-        self,
-        client: KubeClient,
-        view: ClusterView,
-        settings: OperatorSettings,
-        *,
-        may_write: Callable[[], bool],
-        now_s: Callable[[], float],
-    ) -> None:
-        self._client = client
-        self._view = view
-        self._settings = settings
-        self._may_write = may_write
-        self._now_s = now_s
+    def __init__(self, leader: Leader) -> None:
+        self._client, self._view = leader.client, leader.view
+        self._settings, self._may_write, self._now_s = leader.settings, leader.may_write, leader.now_s
 
     async def publish(self) -> list[Problem]:
         """Write the conditions that changed. Returns the profiles whose writes failed; the next cycle retries them."""

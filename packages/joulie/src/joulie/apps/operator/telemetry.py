@@ -7,7 +7,7 @@ counts the results of their agents.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -23,12 +23,11 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     TelemetryProfile,
 )
 from joulie.adapters.kubernetes.cache import Cache
-from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import NotFoundError
 from joulie.adapters.kubernetes.resources import TELEMETRY_PROFILES
 from joulie.adapters.kubernetes.targets import specificity
 from joulie.adapters.kubernetes.times import rfc3339
-from joulie.apps.operator.observe import ClusterView
+from joulie.apps.operator.leader import Leader
 
 ACCEPTED_CONDITION = "Accepted"
 CONFLICTING_CONDITION = "Conflicting"
@@ -94,23 +93,16 @@ class TelemetryProfiles:
     """Watches TelemetryProfiles, selects the effective one for each node, and keeps their status up to date.
 
     Args:
-        client: Kubernetes client.
-        view: cached view of nodes and of their agents' reports.
-        may_write: whether this process still holds the lease; checked before every write.
-        now_s: current time, s since the epoch.
+        leader: this replica while it leads.
 
     Attributes:
         routes: the effective profile by node, as of the last `match`; nodes without one are absent.
     """
 
-    def __init__(
-        self, client: KubeClient, view: ClusterView, *, may_write: Callable[[], bool], now_s: Callable[[], float]
-    ) -> None:
-        self._client = client
-        self._view = view
-        self._may_write = may_write
-        self._now_s = now_s
-        self._profiles: Cache[TelemetryProfile, ProfileFacts] = Cache(client, TELEMETRY_PROFILES, keep_profile)
+    def __init__(self, leader: Leader) -> None:
+        self._client, self._view = leader.client, leader.view
+        self._may_write, self._now_s = leader.may_write, leader.now_s
+        self._profiles: Cache[TelemetryProfile, ProfileFacts] = Cache(leader.client, TELEMETRY_PROFILES, keep_profile)
         self._matchings: Mapping[str, _Matching] = {}
         self.routes: Mapping[str, Route] = {}
 

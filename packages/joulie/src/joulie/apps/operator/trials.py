@@ -29,9 +29,8 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     WorkloadDraw,
 )
 from joulie.adapters.kubernetes.api.v1alpha1.trial import MAX_NODES_OF_HALF, WashoutBy
-from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
-from joulie.adapters.kubernetes.events import EventRecorder, Severity
+from joulie.adapters.kubernetes.events import Severity
 from joulie.adapters.kubernetes.power_trials import (
     RUNNING,
     bounds_of,
@@ -44,8 +43,7 @@ from joulie.adapters.kubernetes.resources import NODES, POWER_TRIALS
 from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
 from joulie.adapters.kubernetes.writer import write_all
 from joulie.apps.operator.facts import NodeFacts
-from joulie.apps.operator.observe import ClusterView
-from joulie.apps.operator.settings import OperatorSettings
+from joulie.apps.operator.leader import Leader
 from joulie.apps.operator.trial_metrics import TrialMetrics
 from joulie.apps.operator.trial_pods import DrawnPods, TrialPods
 from joulie.domain.control import ControlledNode, Decision
@@ -81,33 +79,14 @@ class Trials:
     """Runs the trials while this replica leads; of several that are not over, the oldest.
 
     Args:
-        client: Kubernetes client.
-        view: cached view of the nodes.
-        settings: write concurrency.
-        events: recorder of events on trials.
+        leader: this replica while it leads.
         metrics: metrics of trials.
-        may_write: whether this process still holds the lease; checked before every write.
-        now_s: current time, s since the epoch.
     """
 
-    def __init__(
-        self,
-        client: KubeClient,
-        view: ClusterView,
-        settings: OperatorSettings,
-        events: EventRecorder,
-        metrics: TrialMetrics,
-        *,
-        may_write: Callable[[], bool],
-        now_s: Callable[[], float],
-    ) -> None:
-        self._client = client
-        self._view = view
-        self._settings = settings
-        self._events = events
+    def __init__(self, leader: Leader, metrics: TrialMetrics) -> None:
+        self._client, self._view, self._settings = leader.client, leader.view, leader.settings
+        self._events, self._may_write, self._now_s = leader.events, leader.may_write, leader.now_s
         self._metrics = metrics
-        self._may_write = may_write
-        self._now_s = now_s
         self._decision: Decision | None = None
         self._pods: TrialPods | None = None
         self._drawn_pods: DrawnPods | None = None

@@ -20,9 +20,8 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.api.v1alpha1 import PowerBudget, PowerBudgetStatus
 from joulie.adapters.kubernetes.cache import Key
-from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
-from joulie.adapters.kubernetes.events import EventRecorder, Severity
+from joulie.adapters.kubernetes.events import Severity
 from joulie.adapters.kubernetes.resources import POWER_BUDGETS
 from joulie.adapters.kubernetes.times import time_or_none
 from joulie.adapters.openadr import OpenAdr
@@ -32,8 +31,7 @@ from joulie.apps.operator.budgets.metrics import PowerBudgetMetrics
 from joulie.apps.operator.budgets.nodes import LimitsOfNodes
 from joulie.apps.operator.budgets.status import ENFORCED, status_matches, status_of
 from joulie.apps.operator.budgets.stored import StoredBudget, budgets_in_force
-from joulie.apps.operator.observe import ClusterView
-from joulie.apps.operator.settings import OperatorSettings
+from joulie.apps.operator.leader import Leader
 from joulie.domain.capping.admission import room_for_pods
 from joulie.domain.capping.budgets import RESPONSE_S, Budget, BudgetMemory, BudgetNodes, decide_budgets
 from joulie.domain.capping.budgets import BudgetDecision as Decision
@@ -106,15 +104,10 @@ class PowerBudgets:
     """Keeps PowerBudgets while this replica leads; a new instance is made each time it becomes leader.
 
     Args:
-        client: Kubernetes client.
-        view: cached view of the cluster.
-        settings: operator settings.
-        events: recorder of events on budgets.
+        leader: this replica while it leads.
         metrics: metrics of power budgets.
         readings: returns the power readings of nodes, most trusted first.
         publish: writes the limits of these nodes at once, and says which could not be written.
-        may_write: whether this process still holds the lease; checked before every write.
-        now_s: current time, s since the epoch.
         switched: returns the nodes that are off or waking.
         prometheus: Prometheus that has the signals that budgets follow, and their power of past days; None without.
         openadr: client of a VTN whose events reduce budgets; None without.
@@ -122,36 +115,27 @@ class PowerBudgets:
 
     def __init__(
         self,
-        client: KubeClient,
-        view: ClusterView,
-        settings: OperatorSettings,
-        events: EventRecorder,
+        leader: Leader,
         metrics: PowerBudgetMetrics,
         *,
         readings: Callable[[tuple[ControlledNode, ...]], Sequence[SourceReadings]],
         publish: Callable[[Iterable[str]], Awaitable[Collection[str]]],
-        may_write: Callable[[], bool],
-        now_s: Callable[[], float],
         switched: Callable[[], Mapping[str, Switched]] = dict,
         prometheus: Prometheus | None = None,
         openadr: OpenAdr | None = None,
     ) -> None:
-        self._client = client
-        self._view = view
-        self._settings = settings
-        self._events = events
+        self._client, self._view, self._settings = leader.client, leader.view, leader.settings
+        self._events, self._may_write, self._now_s = leader.events, leader.may_write, leader.now_s
         self._metrics = metrics
         self._readings = readings
         self._publish = publish
-        self._may_write = may_write
-        self._now_s = now_s
         self._switched = switched
-        self._limits = LimitsOfNodes(view, settings.power_budget_other_pct / 100.0)
+        self._limits = LimitsOfNodes(self._view, self._settings.power_budget_other_pct / 100.0)
         self._asked: dict[str, PowerCeiling | None] = {}
         self._unwritten: frozenset[str] = frozenset()
         self._covering: Mapping[str, tuple[str, ...]] = {}
         self._memory: Mapping[str, BudgetMemory] = {}
-        self._demand_response = BudgetEvents(prometheus, openadr, settings, now_s)
+        self._demand_response = BudgetEvents(prometheus, openadr, self._settings, self._now_s)
         self._stored: Mapping[str, StoredBudget] = {}
         self._decided: _Decided | _NoBudgets | None = None
         """By the last look; None before the first one, and after one that failed."""

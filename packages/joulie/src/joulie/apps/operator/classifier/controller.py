@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.cache import Key
-from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.profiles import WorkloadKey
 from joulie.adapters.kubernetes.writer import Job, write_all
 from joulie.adapters.prometheus import Prometheus
@@ -42,7 +41,7 @@ from joulie.apps.operator.classifier.usage import (
 from joulie.apps.operator.classifier.workloads import Workload, workload_of
 from joulie.apps.operator.classifier.writer import DesiredProfile, ProfileWriter
 from joulie.apps.operator.facts import ProfileEntry
-from joulie.apps.operator.observe import ClusterView
+from joulie.apps.operator.leader import Leader
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.profiles.rules import HINTS_ONLY, METRICS_MISSING
 from joulie.domain.quantities import InvalidQuantityError
@@ -70,37 +69,24 @@ class Classifier:
     """Keeps one WorkloadProfile for each workload with live pods. Created each time this replica becomes leader.
 
     Args:
-        client: Kubernetes client.
-        view: cached view of pods and profiles.
-        settings: operator settings.
+        leader: this replica while it leads.
         prometheus: client of the Prometheus with usage metrics; None without one.
         metrics: classifier metrics.
-        may_write: whether this process still holds the lease.
-        now_s: current time, s since the epoch.
     """
 
-    def __init__(
-        self,
-        client: KubeClient,
-        view: ClusterView,
-        settings: OperatorSettings,
-        prometheus: Prometheus | None,
-        metrics: ClassifierMetrics,
-        *,
-        may_write: Callable[[], bool],
-        now_s: Callable[[], float],
-    ) -> None:
-        self._view = view
-        self._settings = settings
+    def __init__(self, leader: Leader, prometheus: Prometheus | None, metrics: ClassifierMetrics) -> None:
+        self._view, self._settings, self._now_s = leader.view, leader.settings, leader.now_s
         self._metrics = metrics
-        self._now_s = now_s
-        self._schedule = Schedule(settings.classify_window_s, settings.reclassify_interval_s, now_s())
-        self._source = _source(settings, prometheus, metrics, now_s)
+        settings = leader.settings
+        self._schedule = Schedule(settings.classify_window_s, settings.reclassify_interval_s, leader.now_s())
+        self._source = _source(settings, prometheus, metrics, leader.now_s)
         self._responses: CapResponses | None = None
         if prometheus is not None and settings.cap_response_query:
             self._responses = CapResponses(prometheus, settings.cap_response_query, metrics)
-        self._owners = Owners(client, self.pods_changed)
-        self._writer = ProfileWriter(client, may_write=may_write, wrote=lambda kind: metrics.writes.labels(kind).inc())
+        self._owners = Owners(leader.client, self.pods_changed)
+        self._writer = ProfileWriter(
+            leader.client, may_write=leader.may_write, wrote=lambda kind: metrics.writes.labels(kind).inc()
+        )
         self._remembered: dict[WorkloadKey, WorkloadMemory] = {}
         self._changed: set[WorkloadKey] = set()
         self._wake = asyncio.Event()

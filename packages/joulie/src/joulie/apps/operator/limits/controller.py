@@ -18,23 +18,20 @@ import msgspec
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.api.v1alpha1 import GpuLimit, HeldGpuLimit, HeldOutSaving, PodReference
-from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
-from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.profiles import WorkloadKey
 from joulie.adapters.kubernetes.resources import PODS, WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.prometheus import Prometheus, PrometheusError
 from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.nodes import NodeIndex
+from joulie.apps.operator.leader import Leader
 from joulie.apps.operator.limits.contradicted import contradiction
 from joulie.apps.operator.limits.evidence import KeptEvidence
 from joulie.apps.operator.limits.held_out import published, restored, stopped_paying
 from joulie.apps.operator.limits.jobs import HZ_PER_MHZ, Holders, JobKey, jobs, needs_exporter, stated
 from joulie.apps.operator.limits.measure import Measured, Meters
 from joulie.apps.operator.limits.metrics import GpuLimitMetrics
-from joulie.apps.operator.observe import ClusterView
-from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.capping.choice import Goal, Hold, Reason
 from joulie.domain.capping.held_out import NOT_HELD_OUT, NOT_PAYING, HeldOut
 from joulie.domain.capping.knobs import TunedJob
@@ -61,49 +58,34 @@ class GpuLimits:
     Memory is bounded by the number of workloads that hold GPUs.
 
     Args:
-        client: Kubernetes client.
-        view: cached view of the cluster.
-        settings: operator settings.
+        leader: this replica while it leads.
         prometheus: where power and progress are measured.
         index: nodes by the labels of exporters.
         metrics: metrics of the search.
-        events: recorder of events on pods.
         wake: called when limits changed.
         ceiling: returns the upper bound of a node's caps by power budgets.
-        may_write: whether this process still holds the lease.
-        now_s: current time, s since the epoch.
     """
 
     def __init__(
         self,
-        client: KubeClient,
-        view: ClusterView,
-        settings: OperatorSettings,
+        leader: Leader,
         prometheus: Prometheus,
         index: Callable[[], NodeIndex],
         metrics: GpuLimitMetrics,
-        events: EventRecorder,
         wake: Callable[[], None],
         ceiling: Callable[[str], PowerCeiling | None],
-        *,
-        may_write: Callable[[], bool],
-        now_s: Callable[[], float],
     ) -> None:
-        self._client = client
-        self._view = view
-        self._settings = settings
+        self._client, self._view, self._settings = leader.client, leader.view, leader.settings
+        self._events, self._may_write, self._now_s = leader.events, leader.may_write, leader.now_s
         self._metrics = metrics
-        self._events = events
-        self._evidence = KeptEvidence(client, events, settings.namespace, may_write)
+        self._evidence = KeptEvidence(leader.client, leader.events, leader.settings.namespace, leader.may_write)
         self._first_look = True
-        self._meters = Meters(prometheus, settings.gpu_limits_progress_query, metrics.query_errors.inc)
-        self._dcgm = Dcgm(prometheus, settings.gpu_limits_pace.window_s)
+        self._meters = Meters(prometheus, leader.settings.gpu_limits_progress_query, metrics.query_errors.inc)
+        self._dcgm = Dcgm(prometheus, leader.settings.gpu_limits_pace.window_s)
         self._index = index
         self._wake = wake
         self._ceiling = ceiling
         self._lowest_w: dict[str, float] = {}
-        self._may_write = may_write
-        self._now_s = now_s
         self._decision: Decision | None = None
         self._jobs: dict[JobKey, TunedJob] = {}
         self._limits: Mapping[str, tuple[GpuLimit, ...]] = {}

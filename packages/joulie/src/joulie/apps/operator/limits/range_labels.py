@@ -8,18 +8,16 @@ https://github.com/NVIDIA/gpu-operator/issues/2780.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from joulie.adapters.kubernetes import names
-from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ConflictError, NotFoundError
 from joulie.adapters.kubernetes.resources import NODES
 from joulie.adapters.kubernetes.writer import write_all
 from joulie.apps.operator.apply import Problem
 from joulie.apps.operator.facts import NodeFacts
-from joulie.apps.operator.observe import ClusterView
-from joulie.apps.operator.settings import OperatorSettings
+from joulie.apps.operator.leader import Leader
 from joulie.domain.hardware.resolve import ReportedHardware
 
 _NVIDIA = "nvidia"
@@ -44,19 +42,12 @@ class RangeLabels:
     """Keeps the labels of managed nodes in enforce mode; a new instance is made each time this replica leads.
 
     Args:
-        client: Kubernetes client.
-        view: cached view of nodes and their hardware.
-        settings: whether ranges are published, and write concurrency.
-        may_write: whether this process still holds the lease; checked before every write.
+        leader: this replica while it leads.
     """
 
-    def __init__(
-        self, client: KubeClient, view: ClusterView, settings: OperatorSettings, *, may_write: Callable[[], bool]
-    ) -> None:
-        self._client = client
-        self._view = view
-        self._settings = settings
-        self._may_write = may_write
+    def __init__(self, leader: Leader) -> None:
+        self._client, self._view = leader.client, leader.view
+        self._settings, self._may_write = leader.settings, leader.may_write
         # By node: its uid, the labels asked for and those that it had then. Nobody is asked twice for the same.
         self._settled: dict[str, tuple[str, Labels, Labels]] = {}
 

@@ -9,19 +9,15 @@ from functools import partial
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.cache import Key
-from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ConflictError, NotFoundError
-from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.resources import WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.writer import Job, write_all
-from joulie.apps.operator.evictions import Evictions
 from joulie.apps.operator.facts import ProfileEntry
-from joulie.apps.operator.observe import ClusterView
+from joulie.apps.operator.leader import Leader
 from joulie.apps.operator.rescheduler.advice import Advice, Advisor
 from joulie.apps.operator.rescheduler.analysis import ReschedulerInput, analyse
 from joulie.apps.operator.rescheduler.evictor import Evictor
 from joulie.apps.operator.rescheduler.metrics import ReschedulerMetrics
-from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import Decision
 from joulie.domain.profiles.reschedule import Workload
 from joulie.program.leadership import NotLeadingError
@@ -35,38 +31,21 @@ class Rescheduler:
     Created each time this replica becomes leader.
 
     Args:
-        client: Kubernetes client.
-        view: cached view of the cluster.
-        settings: operator settings.
+        leader: this replica while it leads.
         metrics: rescheduler metrics.
-        events: recorder of events on pods.
         pod_power_w: measured power of pods by UID, W.
-        may_write: whether this process still holds the lease.
-        now_s: current time, s since the epoch.
     """
 
     def __init__(
-        self,
-        client: KubeClient,
-        view: ClusterView,
-        settings: OperatorSettings,
-        metrics: ReschedulerMetrics,
-        events: EventRecorder,
-        *,
-        pod_power_w: Callable[[], Mapping[str, float]],
-        may_write: Callable[[], bool],
-        now_s: Callable[[], float],
+        self, leader: Leader, metrics: ReschedulerMetrics, *, pod_power_w: Callable[[], Mapping[str, float]]
     ) -> None:
-        self._client = client
-        self._view = view
-        self._settings = settings
+        self._client, self._view = leader.client, leader.view
+        self._settings, self._may_write, self._now_s = leader.settings, leader.may_write, leader.now_s
         self._metrics = metrics
         self._decision: Decision | None = None
         self._pod_power_w = pod_power_w
-        self._may_write = may_write
-        self._now_s = now_s
         self._advisor = Advisor()
-        self._evictor = Evictor(Evictions(client, may_write), view, settings, metrics, events, now_s=now_s)
+        self._evictor = Evictor(leader, metrics)
 
     def decided(self, decision: Decision) -> None:
         """Use this decision of the control loop from now on."""

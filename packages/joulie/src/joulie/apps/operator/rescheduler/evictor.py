@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from joulie.adapters.kubernetes.cache import Key
-from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.pods import Owner, PodFacts
 from joulie.apps.operator.evictions import Evictions, Result
-from joulie.apps.operator.observe import ClusterView
+from joulie.apps.operator.leader import Leader
 from joulie.apps.operator.rescheduler.metrics import ReschedulerMetrics, Skip
-from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.profiles.reschedule import Eviction, Workload
 
 MAX_BACKOFF_S = 1800.0
@@ -40,30 +38,15 @@ class Evictor:
     """Evicts pods, one after the other.
 
     Args:
-        evictions: the Eviction API.
-        view: cached view of the cluster.
-        settings: interval, cooldown and dry run.
+        leader: this replica while it leads.
         metrics: rescheduler metrics.
-        events: recorder of events on pods.
-        now_s: current time, s since the epoch.
     """
 
-    def __init__(
-        self,
-        evictions: Evictions,
-        view: ClusterView,
-        settings: OperatorSettings,
-        metrics: ReschedulerMetrics,
-        events: EventRecorder,
-        *,
-        now_s: Callable[[], float],
-    ) -> None:
-        self._evictions = evictions
-        self._view = view
-        self._settings = settings
+    def __init__(self, leader: Leader, metrics: ReschedulerMetrics) -> None:
+        self._view, self._settings = leader.view, leader.settings
+        self._events, self._now_s = leader.events, leader.now_s
+        self._evictions = Evictions(leader.client, leader.may_write)
         self._metrics = metrics
-        self._events = events
-        self._now_s = now_s
         self._cooldowns: dict[Workload, _Cooldown] = {}
         self._evicted_s: dict[tuple[Workload, str], float] = {}
 

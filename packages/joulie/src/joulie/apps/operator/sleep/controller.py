@@ -25,17 +25,15 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.core import Node
 from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.cache import Key
-from joulie.adapters.kubernetes.client import KubeClient, PatchKind
-from joulie.adapters.kubernetes.events import EventRecorder, Severity
+from joulie.adapters.kubernetes.client import PatchKind
+from joulie.adapters.kubernetes.events import Severity
 from joulie.adapters.kubernetes.pods import pod_facts
 from joulie.adapters.kubernetes.resources import NODES, PODS
 from joulie.adapters.kubernetes.sleep_marks import mark_patch, sleep_mark
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import Job, write_all
-from joulie.apps.operator.evictions import Evictions
 from joulie.apps.operator.facts import boot_id, keep_node
-from joulie.apps.operator.observe import ClusterView
-from joulie.apps.operator.settings import OperatorSettings
+from joulie.apps.operator.leader import Leader
 from joulie.apps.operator.settings.sleep import SleepMode
 from joulie.apps.operator.sleep.demand import Demand
 from joulie.apps.operator.sleep.keep import Keep
@@ -96,14 +94,9 @@ class NodeSleep:
     """Lets nodes sleep while this replica leads; a new instance is made each time it becomes leader.
 
     Args:
-        client: Kubernetes client.
-        view: cached view of the cluster.
-        settings: operator settings.
+        leader: this replica while it leads.
         catalogue: hardware catalogue.
         metrics: metrics of sleep.
-        events: recorder of events on nodes and pods.
-        may_write: whether this process still holds the lease; checked before every write.
-        now_s: current time, s since the epoch.
         switches: power switches of nodes; None for none.
         wake_room: returns the room that power budgets have for nodes to wake, of the sleeping ones that it is given.
         pod_room_w: returns what power budgets have left for more pods on nodes that they cover, W; None while unknown.
@@ -112,37 +105,29 @@ class NodeSleep:
 
     def __init__(
         self,
-        client: KubeClient,
-        view: ClusterView,
-        settings: OperatorSettings,
+        leader: Leader,
         catalogue: Catalogue,
         metrics: SleepMetrics,
-        events: EventRecorder,
         *,
-        may_write: Callable[[], bool],
-        now_s: Callable[[], float],
         switches: Switches | None = None,
         wake_room: Callable[[Collection[str]], WakeRoom] = lambda _: NO_BUDGETS,
         pod_room_w: Callable[[], Mapping[str, float] | None] = dict,
         pod_power_w: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        self._client = client
-        self._view = view
-        self._settings = settings
+        self._client, self._view, self._settings = leader.client, leader.view, leader.settings
+        self._events, self._may_write, self._now_s = leader.events, leader.may_write, leader.now_s
         self._catalogue = catalogue
         self._metrics = metrics
-        self._events = events
-        self._may_write = may_write
-        self._now_s = now_s
         self._wake_room, self._pod_room_w, self._pod_power_w = wake_room, pod_room_w, pod_power_w
+        settings = leader.settings
         forecast, consolidation = settings.forecast, settings.consolidation
         self._sleeping = replace(settings.sleeping, consolidation=replace(consolidation, boot_s=forecast.ahead_s))
         self._pods = BoundPods()
-        self._mover = Mover(Evictions(client, may_write), view, metrics, events, now_s=now_s)
+        self._mover = Mover(leader, metrics)
         self._switched: Mapping[str, Switched] = {}
-        self._volumes = LocalVolumes(client)
-        self._demand = Demand(client, settings)
-        self._power = NodePower(switches, metrics, self._still_empty, may_write=may_write, now_s=now_s)
+        self._volumes = LocalVolumes(leader.client)
+        self._demand = Demand(leader.client, settings)
+        self._power = NodePower(switches, metrics, self._still_empty, may_write=leader.may_write, now_s=leader.now_s)
         # By UID of the node: another machine of the same name has another past.
         self._memory: dict[str, Remembered] = {}
         self._virtual: dict[str, Remembered] = {}

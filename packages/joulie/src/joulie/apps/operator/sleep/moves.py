@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from joulie.adapters.kubernetes.cache import Key
-from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.pods import PodFacts
 from joulie.apps.operator.evictions import Evictions, Result
-from joulie.apps.operator.observe import ClusterView
+from joulie.apps.operator.leader import Leader
 from joulie.apps.operator.sleep.metrics import SleepMetrics
 from joulie.domain.sleep.commands import Move
 
@@ -31,27 +30,14 @@ class Mover:
     """Evicts pods, unless a disruption budget refuses; never deletes one.
 
     Args:
-        evictions: the Eviction API.
-        view: cached view of the cluster.
+        leader: this replica while it leads.
         metrics: metrics of sleep.
-        events: recorder of events on pods.
-        now_s: current time, s since the epoch.
     """
 
-    def __init__(
-        self,
-        evictions: Evictions,
-        view: ClusterView,
-        metrics: SleepMetrics,
-        events: EventRecorder,
-        *,
-        now_s: Callable[[], float],
-    ) -> None:
-        self._evictions = evictions
-        self._view = view
+    def __init__(self, leader: Leader, metrics: SleepMetrics) -> None:
+        self._view, self._events, self._now_s = leader.view, leader.events, leader.now_s
+        self._evictions = Evictions(leader.client, leader.may_write)
         self._metrics = metrics
-        self._events = events
-        self._now_s = now_s
         self._refused_s: dict[str, float] = {}
 
     async def refusal(self, pods: Iterable[str]) -> str:
