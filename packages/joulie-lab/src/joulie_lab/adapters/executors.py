@@ -43,7 +43,7 @@ def in_processes(work: Callable[[T], R], items: Sequence[T], n_workers: int) -> 
             yield future.result()
     except BrokenProcessPool as error:
         raise ExecutorError(
-            "a worker process was killed, perhaps for want of memory; run again, with fewer --jobs if so"
+            "a worker process was killed, perhaps for lack of memory; run again, with fewer --jobs if so"
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -89,7 +89,7 @@ def on_dask(
                 yield future.result()
         except distributed.KilledWorker as error:
             raise ExecutorError(
-                "Dask workers died again and again in the same run, perhaps for want of memory"
+                "Dask workers died again and again in the same run, perhaps for lack of memory"
             ) from error
         except CancelledError as error:
             raise ExecutorError("the Dask scheduler was lost; run again when it is back") from error

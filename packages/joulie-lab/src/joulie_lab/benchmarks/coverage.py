@@ -42,7 +42,7 @@ class Work(NamedTuple):
 
 
 def coverage(intervals: Iterable[Interval], trials: int) -> Coverage:
-    """How often these intervals hold the truth, of so many trials: one that gave no interval does not hold it."""
+    """Coverage of these intervals among all `trials`: one that gave no interval does not hold the truth."""
     low, high, truth = np.array(list(intervals), dtype=np.float64).reshape(-1, 3).T
     return Coverage(
         trials,

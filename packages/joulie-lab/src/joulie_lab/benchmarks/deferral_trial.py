@@ -31,7 +31,7 @@ _TRIAL = "bench"
 
 
 class DeferralTrialResult(Figures, frozen=True):
-    """Trials by setting, each of so many workloads unless it says otherwise.
+    """Trials by setting, each of `workloads` workloads unless its name has another number.
 
     Attributes:
         workloads: number of workloads.

@@ -101,7 +101,7 @@ class Live(Figures, frozen=True):
 
 
 class HoldoutResult(Figures, frozen=True):
-    """Courses by setting, each of so many windows, of which so large a share is left alone."""
+    """Courses by setting, with the number of windows of each and the share of them without the limit."""
 
     windows: int
     share: float

@@ -117,7 +117,7 @@ class Plan:
 
 
 def plan(seed: int, nodes: tuple[int, int] = (48, 12), hours: float = 24.0) -> Plan:
-    """A day on so many nodes without and with GPUs."""
+    """A day on this many nodes without and with GPUs."""
     cpu, gpu = nodes
     groups = (
         NodeGroup(name="cpu", count=cpu, cpu="Intel Xeon Platinum 8468", memory_gib=GIB_PER_CORE * 96),

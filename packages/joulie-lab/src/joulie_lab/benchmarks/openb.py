@@ -56,7 +56,7 @@ class Settings:
     Attributes:
         cases: the seeds.
         shared_parts: traces in which shared GPUs are asked for so much of all GPU.
-        named_parts: traces in which so many of the pods with GPUs name a model.
+        named_parts: traces in which this many of the pods with GPUs name a model.
     """
 
     cases: Cases

@@ -69,7 +69,7 @@ TRAINING = TrainingPlan(seed=1001, checks_seed=1002, workloads=3000)
 
 
 def drawn(world: World, seed: int, workloads: int) -> list[Observed]:
-    """Workloads of a world, so many of each family."""
+    """Workloads of a world, this many of each family."""
     traces = Traces(world, np.random.default_rng(seed))
     return [traces.draw(family) for family in Family for _ in range(workloads)]
 

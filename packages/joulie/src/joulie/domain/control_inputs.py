@@ -199,9 +199,9 @@ class Facility:
 
     Attributes:
         ambient_k: temperature of the air, K.
-        zone_ambient_k: by cooling zone, K, which goes before it.
-        node_ambient_k: by node, K, which goes before both.
-        rack_power_w: measured power by rack, W, which goes before the sum over nodes.
+        zone_ambient_k: by cooling zone, K; takes precedence over it.
+        node_ambient_k: by node, K; takes precedence over both.
+        rack_power_w: measured power by rack, W; takes precedence over the sum over nodes.
         it_power_w: of all IT, W.
         cooling_power_w: of cooling, W.
         pue: measured PUE.

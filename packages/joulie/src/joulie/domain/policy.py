@@ -275,7 +275,7 @@ class ProfileCaps:
     Attributes:
         cpu: cap of one CPU package; None where a plan leaves it to the administrator.
         gpu: cap of one GPU; None where a plan leaves it to the administrator.
-        gpu_model_w: absolute caps of one GPU by model, W, which go before `gpu` (GPU_MODEL_CAPS_JSON). Names are
+        gpu_model_w: absolute caps of one GPU by model, W; take precedence over `gpu` (GPU_MODEL_CAPS_JSON). Names are
             compared whole, after normalisation, first with what the device calls itself, then with the catalogue's
             key: a GPU outside the catalogue has only the former.
     """

@@ -1,4 +1,4 @@
-"""A rate limit over a sliding window: at most so many requests in any minute, also in the first one."""
+"""A rate limit over a sliding window: a maximum number of requests in any minute, also in the first one."""
 
 from __future__ import annotations
 

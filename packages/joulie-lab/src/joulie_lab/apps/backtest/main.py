@@ -38,7 +38,9 @@ class _Duration(click.ParamType[float]):
 @click.option("--runtime", type=_Duration(), default="4h", show_default=True, help="Runtime of jobs without a trace.")
 @click.option("--slack", type=_Duration(), default="24h", show_default=True, help="How long a job may wait.")
 @click.option(
-    "--arrivals", type=click.IntRange(min=1), help="Draw so many jobs.  [default: one at each step; all of a trace]"
+    "--arrivals",
+    type=click.IntRange(min=1),
+    help="Number of jobs.  [default: one at each step; all of a trace]",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of arrivals, intervals.")
 @click.option("--zone", default="", help="Zone, if a file has several.")

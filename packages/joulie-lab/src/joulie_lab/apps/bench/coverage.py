@@ -24,7 +24,7 @@ _SEEDS_A_TASK = 20
 def play_settings(
     play: Callable[[Work], tuple[str, list[T]]], settings: Iterable[str], count: int, where: Executor, what: str
 ) -> dict[str, list[T]]:
-    """Play so many trials of each setting.
+    """Play a number of trials of each setting.
 
     Args:
         play: plays trials of one setting, and returns its name and what they said; workers must be able to import it.

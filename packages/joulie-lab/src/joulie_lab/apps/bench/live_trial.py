@@ -277,7 +277,7 @@ def live_trial(*, small: bool, nodes: int, time_scale: float, seed: int, logs: P
 
 
 def made_jobs(nodes: Sequence[SimNode], duration_s: float, seed: int) -> list[TraceJob]:
-    """Jobs of three workloads that come by chance at a steady rate for so many simulated seconds."""
+    """Jobs of three workloads that come by chance at a steady rate for this many simulated seconds."""
     rng = np.random.default_rng(seed)
     at_a_time = _LOAD * sum(node.spec.cores for node in nodes) / _CORES
     count = round(duration_s * at_a_time / _LENGTH_S)

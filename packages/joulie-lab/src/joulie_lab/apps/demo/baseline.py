@@ -14,7 +14,7 @@ from joulie_lab.simulation.native.runtime import Setup, run
 
 
 def without_management(demo: DemoRun, duration_s: float) -> Outcome:
-    """Run the demo's jobs on its nodes for so many simulated seconds, without Joulie."""
+    """Run the demo's jobs on its nodes for this many simulated seconds, without Joulie."""
     jobs = load_jobs(demo.write_trace(), skip_bad_lines=False).jobs
     setup = Setup(nodes=sim_nodes(demo_groups(demo.nodes)), duration_s=duration_s, seed=demo.seed, n_samples=2)
     return run(setup, jobs)

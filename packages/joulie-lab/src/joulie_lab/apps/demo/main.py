@@ -36,7 +36,7 @@ _LINE_EVERY = 10
 @click.option("--jobs", type=click.IntRange(1, 10_000), default=110, show_default=True, help="Number of jobs.")
 @click.option("--speed", type=FiniteRange(1.0, 1000.0), default=40.0, show_default=True, help="Time-lapse factor.")
 @click.option("--seed", type=click.IntRange(min=0), default=42, show_default=True, help="Seed of jobs and weather.")
-@click.option("--duration", "duration_s", type=FiniteRange(min=1.0), help="Stop after so many seconds.")
+@click.option("--duration", "duration_s", type=FiniteRange(min=1.0), help="Stop after this many seconds.")
 @click.option(
     "--report",
     type=click.Path(file_okay=False, path_type=Path),

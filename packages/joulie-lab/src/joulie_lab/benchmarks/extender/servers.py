@@ -35,7 +35,7 @@ MAX_CANDIDATES = 10_000
 _NEUTRAL = 5
 _STALENESS_S = 300.0
 _TWINS_CHANGED_S = 500
-"""Twins that change in a second, one by one as a watch tells of them: of 5,000 nodes each every ten seconds."""
+"""Twins that change in a second, one by one as a watch reports them: of 5,000 nodes each every ten seconds."""
 _PODS_OF_A_NODE = 10
 _FULL_POWER_PODS = 2
 """Of those of a node that is not eco."""

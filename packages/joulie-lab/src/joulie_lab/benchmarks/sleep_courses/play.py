@@ -1,4 +1,4 @@
-"""Courses: faults first, then peace until all that can run has run; what came of one, and of many."""
+"""Courses: first with faults, then without until all that can run has run; results of one and of many."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CHUNK = 50
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a course.
+    """Result of a course.
 
     Attributes:
         seed: its seed.
@@ -164,7 +164,7 @@ _SUMMED = (
 def play_courses(
     courses: int, *, first: int = 0, n_workers: int = 1, note: Callable[[str], None] = lambda _text: None
 ) -> SleepResult:
-    """Play so many courses.
+    """Play a number of courses.
 
     Args:
         courses: number of courses.

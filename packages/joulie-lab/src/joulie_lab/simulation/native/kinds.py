@@ -23,7 +23,7 @@ class KindTable:
     Attributes:
         needs: requests and, last, the row of `usable`, see `best_nodes`; shape ``(n_kinds, N_NEEDS)``.
         usable: nodes that rules, class and GPU resource admit now, shape ``(n_groups, n_nodes)``: kinds that differ in
-            what they request alone share a row. Call `refresh` after classes changed.
+            their requests only share a row. Call `refresh` after classes changed.
     """
 
     def __init__(self, capacity: NodeCapacity, admission: Admission) -> None:
@@ -48,7 +48,7 @@ class KindTable:
         return self._add(kind) if row is None else row
 
     def refresh(self) -> None:
-        """Look again which nodes admit the kinds, after classes of nodes changed."""
+        """Determine again which nodes admit the kinds, after classes of nodes changed."""
         for group, kind in self._groups.values():
             self._look(group, kind)
 
@@ -81,7 +81,7 @@ class KindTable:
         self._users[row] = self._users.get(row, 0) + 1
 
     def unwatch(self, row: int) -> None:
-        """Stop to count a kind's pods for one who called `watch`."""
+        """Stop counting the pods of a kind for one caller of `watch`."""
         self._users[row] -= 1
         if not self._users[row]:
             del self._users[row]

@@ -38,7 +38,7 @@ class NvmlMeter(GpuMeter):
 class NvmlClocks:
     """Locked SM clocks of NVIDIA GPUs, from Volta on; a `ClockLimiter`. Root only.
 
-    The driver forgets locks when it is loaded anew, also where it is unloaded for want of persistence mode.
+    The driver forgets locks when it is loaded anew, also where it is unloaded without persistence mode.
     """
 
     def __init__(self, session: GpuSession) -> None:

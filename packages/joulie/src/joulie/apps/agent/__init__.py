@@ -1,1 +1,1 @@
-"""The agent: discovers a node's hardware, enforces the caps of its NodeTwin, and reports what came of it."""
+"""The agent: discovers a node's hardware, enforces the caps of its NodeTwin, and reports the results."""

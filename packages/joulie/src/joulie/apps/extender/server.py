@@ -219,7 +219,7 @@ async def _allowed(scope: Scope, send: Send, method: str) -> bool:
 
 
 def max_body_bytes(verb: str, nodes: int) -> int:
-    """Maximum size of a request about a pod and candidates in a cluster of so many nodes, bytes."""
+    """Maximum size of a request about a pod and candidates in a cluster of this many nodes, bytes."""
     return min(MAX_POD_BYTES + nodes * _MAX_CANDIDATE_BYTES[verb], _MAX_BODY_BYTES)
 
 

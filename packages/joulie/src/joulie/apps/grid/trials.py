@@ -15,7 +15,7 @@ from joulie.domain.trial.workload_protocol import WorkloadProtocol
 from joulie.domain.units import InvalidQuantityError
 
 LOOK_S = 10.0
-"""Interval of looking at the trials, s: pods that come in the first seconds of one wait as without it."""
+"""Interval of reading the trials, s: pods that are created in the first seconds of one wait as without it."""
 
 _log = logging.getLogger(__name__)
 

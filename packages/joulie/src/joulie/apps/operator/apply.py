@@ -150,7 +150,7 @@ class Publisher:
         return problems + await self._open([node for node in openings if node not in closed])
 
     def adopt(self, decision: Decision) -> None:
-        """Compare what the watch tells of with this decision from now on, and refresh by it."""
+        """Compare what the watch reports with this decision from now on, and refresh by it."""
         node_names = tuple(node.node.name for node in decision.nodes)
         self._decision = decision
         if node_names != tuple(self._index):

@@ -2,7 +2,7 @@
 
 In a cycle nearly all nodes are as they were. So the desired state of a node is made again only when one of its grounds
 changed, and compared again only when it, its Node or its NodeTwin is another object than last time: for a NodeTwin that
-is when the watch tells of it, so that a cycle after many writes does not compare them all. Numbers, which change in
+is when the watch reports it, so that a cycle after many writes does not compare them all. Numbers, which change in
 every cycle, are compared for many nodes at once.
 """
 

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class Result(Enum):
-    """What came of an eviction."""
+    """Result of an eviction."""
 
     EVICTED = auto()
     """Of a dry run: it would be."""
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
     """What the API server answered to an eviction.
 
     Attributes:
-        result: what came of it.
+        result: the result.
         retry_after_s: time for which the server asks to be left alone, s; 0 if it gave none.
         error: what it said where the pod was neither evicted nor gone.
     """

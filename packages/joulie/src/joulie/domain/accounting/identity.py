@@ -220,7 +220,7 @@ def node_power(
 
 @dataclass(frozen=True, slots=True)
 class _Cpu:
-    """The CPUs of a node: so many packages of a profile, with the memory beside them."""
+    """The CPUs of a node: this many packages of a profile, with the memory beside them."""
 
     profile: CpuProfile
     packages: float

@@ -72,7 +72,7 @@ def choose(waiting: Waiting, home: Place, others: Sequence[Place], move: Move, n
     if not candidates:
         return Placement(home.zone, decide(waiting, home.conditions, now_s))
     if waiting.request.mode is Mode.THRESHOLD:
-        # Clean enough now, wherever it is, goes before cleaner later.
+        # Clean enough now, wherever it is, takes precedence over cleaner later.
         now = [one for one in candidates if isinstance(one.placement.decision, Release)]
         if not now:
             return min(candidates, key=_wake_s).placement

@@ -1,6 +1,6 @@
 """GPUs of the built-in catalogue: the default limit of one device as NVML and AMD SMI list it, and its source.
 
-Names are those that the drivers print. A device's own limits go before these.
+Names are those that the drivers print. A device's own limits take precedence.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ NVIDIA_SMI = Evidence(
     Provenance.MEASURED, "power limits that nvidia-smi prints on this device, in logs of public repositories"
 )
 NO_CAP_RANGE = Evidence(
-    Provenance.ASSUMED, "no configurable TDP is published: the TDP; the device's own range goes before it"
+    Provenance.ASSUMED, "no configurable TDP is published: the TDP; the device's own range takes precedence"
 )
 TYPICAL_CURVE = Evidence(
     Provenance.PROXY, "median server of this TDP: 515 SPECpower_ssj2008 results (see Power without sensors)"
@@ -56,7 +56,7 @@ TYPICAL_CURVE = Evidence(
 SPECPOWER = Evidence(Provenance.MEASURED, "SPECpower_ssj2008 result of a two-socket node, wall power")
 PUBLISHED_MODEL = Evidence(Provenance.ASSUMED, "Joulie's published cluster simulation model")
 FGD_POWER = Evidence(Provenance.ASSUMED, "power model for the Alibaba GPU 2023 trace (openb)")
-HALF_LIMIT = Evidence(Provenance.ASSUMED, "half of the default limit; the device's own constraint goes before it")
+HALF_LIMIT = Evidence(Provenance.ASSUMED, "half of the default limit; the device's own constraint takes precedence")
 IDLE_SHARE = Evidence(Provenance.ASSUMED, "15 % of the default limit")
 IDLE_A40 = Evidence(Provenance.ASSUMED, "a tenth of the default limit")
 ZEUS_A40 = Evidence(Provenance.MEASURED, "power limits swept on an A40 by the Zeus project (NSDI'23)")

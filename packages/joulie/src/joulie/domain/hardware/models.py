@@ -161,7 +161,7 @@ class CpuModel:
 
     @property
     def cap_range(self) -> CapRange:
-        """Limits of one socket's package; what a device reports about itself goes before it."""
+        """Limits of one socket's package; what a device reports about itself takes precedence."""
         return CapRange(self.cap_min_w, self.cap_max_w, self.tdp_w)
 
 
@@ -211,7 +211,7 @@ class GpuModel:
 
     @property
     def cap_range(self) -> CapRange:
-        """Limits of one device; what the device reports about itself goes before it."""
+        """Limits of one device; what the device reports about itself takes precedence."""
         return CapRange(self.cap_min_w, self.cap_max_w, self.default_w)
 
 

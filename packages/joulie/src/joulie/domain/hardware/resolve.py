@@ -1,8 +1,8 @@
 """Hardware of a node: as its agent reported it, else from its labels, else from its allocatable resources.
 
 Devices are resolved one by one: a node whose agent could read its CPU but not its GPUs still gets these from labels. A
-number that a device reported about itself goes before the catalogue's. No limit is guessed where neither knows: a
-device without a range has none, and only its power is estimated, which says so.
+number that a device reported about itself takes precedence over the catalogue's. No limit is guessed where neither
+knows: a device without a range has none, and only its power is estimated, which says so.
 
 Cores are physical ones, whether an agent counted them or not: Kubernetes counts logical CPUs, so without an agent they
 are divided by the threads of a core (`_physical_cores`).

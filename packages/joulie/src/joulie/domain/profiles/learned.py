@@ -27,7 +27,7 @@ from joulie.domain.workload import GpuLevel, Level
 SAMPLES = 20
 """Samples that a window is divided into."""
 MEAN_OF_SAMPLES = 3
-"""A sample is the mean over so many steps: a rate needs two scrapes, and those may be a step apart."""
+"""A sample is the mean over this many steps: a rate needs two scrapes, and those may be a step apart."""
 MIN_SAMPLES = 12
 """Minimum number of samples of a course."""
 PREFIX = "learned: "

@@ -26,8 +26,8 @@ class Split(NamedTuple):
     Attributes:
         feature: by name.
         above: the threshold, in the unit of the feature.
-        then: row to go on with where it is.
-        otherwise: row to go on with where it is not.
+        then: row to go to if it is.
+        otherwise: row to go to if it is not.
     """
 
     feature: str

@@ -104,7 +104,7 @@ def packing_ranks(nodes: NodeOccupancy) -> FloatArray:
 
 
 def cheapest(costs_w_min: FloatArray, ranks: FloatArray, number: int) -> Iterator[int]:
-    """Indices of so many of the cheapest nodes that are judged; ties go to the fullest, then to the lowest index."""
+    """Indices of the cheapest nodes, which are judged; ties go to the fullest, then to the lowest index."""
     left = np.where(np.isfinite(costs_w_min), costs_w_min, np.inf)
     for _ in range(min(number, len(left))):
         lowest = left.min()

@@ -1,6 +1,6 @@
 """Which pods run where and since when: what SCORING=marginal knows of the nodes beside their hardware.
 
-Pods come one by one, as a watch tells of them; sums are kept as whole numbers, so that adding and subtracting leaves no
+Pods come one by one, as a watch reports them; sums are kept as whole numbers, so that adding and subtracting leaves no
 rounding error. The ends of pods teach how long those of the same workload run.
 """
 

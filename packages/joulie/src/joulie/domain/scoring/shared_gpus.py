@@ -199,7 +199,7 @@ class Scores:
 
 
 def has_room(state: NodeState, request: GpuRequest) -> bool:
-    """Whether so many GPUs of a node have so much left."""
+    """Whether this many GPUs of a node have this much left."""
     return request.gpus == 0 or gpus_with(state.gpu_left, request.gpu_milli) >= request.gpus
 
 

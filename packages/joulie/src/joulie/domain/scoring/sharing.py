@@ -75,7 +75,7 @@ def take(gpu_left: MutableSequence[int] | IntArray, gpus: int, gpu_milli: int, g
 
 
 def sockets_of(cpu_milli: int) -> int:
-    """Sockets of a node with so many thousandths of a thread, of `SOCKET_THREADS` threads each."""
+    """Sockets of a node with this many thousandths of a thread, of `SOCKET_THREADS` threads each."""
     return int(np.ceil(np.ceil(cpu_milli / (2 * 1000)) / (SOCKET_THREADS // 2)))
 
 

@@ -19,9 +19,9 @@ from joulie.domain.units import FloatArray, IntArray
 MIN_COVERED = 0.95
 """Least share of the pods' time, in each arm, of which progress must be known."""
 _LONG_STEPS = 2.0
-"""In a pod's stay of so many steps, what is not known is more than its first and last moments."""
+"""In a pod's stay of this many steps, what is not known is more than its first and last moments."""
 _MOST = 0.5
-"""Share of a stay that must be known to tell of the rest of it."""
+"""Share of a stay that must be known to infer the rest of it."""
 
 
 class Course(NamedTuple):
@@ -78,7 +78,7 @@ class Stay:
 
     @property
     def mostly_known(self) -> bool:
-        """Whether what is known tells of the whole stay."""
+        """Whether enough is known to infer the whole stay."""
         return self.known_steps >= _MOST * self.steps > 0.0
 
 
