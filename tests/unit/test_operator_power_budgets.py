@@ -10,6 +10,7 @@ from joulie.adapters.kubernetes.times import rfc3339
 from joulie.domain.capping.budgets import RESPONSE_S
 from joulie.domain.mode import Mode
 from support.operator_stage import play, until
+from support.played import played
 
 GPUS = {names.HW_GPU_MODEL_LABEL: "NVIDIA-H100-80GB-HBM3", names.HW_GPU_COUNT_LABEL: "8"}
 """With two EPYC 9654 (320 to 360 W) and eight H100 (350 to 700 W)."""
@@ -95,160 +96,144 @@ async def asked_sum_w(stage, nodes=FLEET):
     return sum([await asked_w(stage, name) for name in nodes])
 
 
-def test_a_budget_without_nodes_says_so_and_leaves_the_others_alone(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        await create(stage, "nobody", 1_000.0, nodeSelector={names.RACK_LABEL: "rack-9"})
-        await create(stage, "hall", 20_000.0)
-        await settled(stage)
-        assert await enforced(stage, "nobody") == ("False", "NoNodes")
-        assert (await budget(stage, "nobody")).status.nodes == 0
-        assert await enforced(stage, "hall") == ("True", "WorstCaseFits")
-
-    play(body, tmp_path, mode=Mode.ENFORCE)
+@played(play, mode=Mode.ENFORCE)
+async def test_a_budget_without_nodes_says_so_and_leaves_the_others_alone(stage):
+    await fleet(stage)
+    await create(stage, "nobody", 1_000.0, nodeSelector={names.RACK_LABEL: "rack-9"})
+    await create(stage, "hall", 20_000.0)
+    await settled(stage)
+    assert await enforced(stage, "nobody") == ("False", "NoNodes")
+    assert (await budget(stage, "nobody")).status.nodes == 0
+    assert await enforced(stage, "hall") == ("True", "WorstCaseFits")
 
 
-def test_a_budget_is_kept_as_soon_as_agents_have_confirmed(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        await create(stage, "hall", 20_000.0)
+@played(play, mode=Mode.ENFORCE)
+async def test_a_budget_is_kept_as_soon_as_agents_have_confirmed(stage):
+    await fleet(stage)
+    await create(stage, "hall", 20_000.0)
+    await look(stage)
+    assert await asked_sum_w(stage) <= 20_000.0, "limits are written in the first look"
+    assert await enforced(stage, "hall") == ("False", "WaitingForAgents")
+    await confirm(stage)
+    await look(stage)
+    assert await enforced(stage, "hall") == ("True", "WorstCaseFits")
+    status = (await budget(stage, "hall")).status
+    assert status.worst_case_watts <= 20_000.0
+    assert (status.limit_watts, status.nodes, status.curtailed_nodes) == (20_000.0, 4, 4)
+    assert [one.node for one in status.curtailed] == FLEET
+    # The cycle keeps the ceilings, and counts what is confirmed as in force.
+    await stage.step()
+    assert await asked_sum_w(stage) <= 20_000.0
+    twin = await stage.twin("node-0")
+    assert twin.status.effective_cap_state.gpu_pct < 100.0
+    assert stage.metrics.registry.get_sample_value(
+        "joulie_operator_power_budget_worst_case_watts", {"budget": "hall"}
+    ) == pytest.approx(status.worst_case_watts, abs=0.1)
+
+
+@played(play, mode=Mode.ENFORCE)
+async def test_the_tightest_of_nested_budgets_holds_and_standard_nodes_give_first(stage):
+    await fleet(stage)
+    await stage.add_pod("critical", "node-2", workload_class="performance")
+    await until(lambda: stage.view.ledger.full_power.get("node-2"))
+    await create(stage, "hall", 25_200.0)
+    await create(stage, "rack-0", 10_000.0, nodeSelector={names.RACK_LABEL: "rack-0"})
+    await settled(stage)
+    assert await asked_sum_w(stage, FLEET[:2]) <= 10_000.0
+    assert await asked_sum_w(stage) <= 25_200.0
+    # What the rack takes from its nodes is room for the others.
+    assert [one.node for one in (await budget(stage, "hall")).status.curtailed] == ["node-0", "node-1"]
+    await change(stage, "hall", watts=23_000.0)
+    await settled(stage)
+    assert await asked_w(stage, "node-2") == pytest.approx(FULL_W), "the standard node in its rack gives first"
+    assert await asked_w(stage, "node-3") < FULL_W
+
+
+@played(play, mode=Mode.ENFORCE)
+async def test_a_budget_says_what_is_left_for_pods_and_nodes_which_budgets_cover_them(stage):
+    await fleet(stage)
+    await stage.add_pod("critical", "node-2", workload_class="performance")
+    await until(lambda: stage.view.ledger.full_power.get("node-2"))
+    await create(stage, "hall", 25_200.0)
+    await create(stage, "rack-0", 10_000.0, nodeSelector={names.RACK_LABEL: "rack-0"})
+    await create(stage, "looks-only", 1_000.0, mode="observe")
+    await settled(stage)
+    # Nothing is measured here, so the node with the pod counts with its worst case.
+    assert (await budget(stage, "hall")).status.pod_headroom_watts == pytest.approx(
+        25_200 - FULL_W - 3 * FLOOR_W - 0.005 * 25_200
+    )
+    assert (await budget(stage, "rack-0")).status.pod_headroom_watts == pytest.approx(
+        10_000 - 2 * FLOOR_W - 0.005 * 10_000
+    )
+    assert (await budget(stage, "looks-only")).status.pod_headroom_watts is None
+    assert (await stage.twin("node-0")).status.power_budgets == ("hall", "rack-0")
+    assert (await stage.twin("node-2")).status.power_budgets == ("hall",)
+    await stage.client.delete(POWER_BUDGETS, "rack-0")
+    await seen(stage)
+    await look(stage)
+    assert (await stage.twin("node-0")).status.power_budgets == ("hall",)
+
+
+@played(play, mode=Mode.ENFORCE)
+async def test_nothing_is_moved_under_a_budget_that_curtails_or_before_budgets_are_known(stage):
+    await fleet(stage)
+    await create(stage, "rack", 12_000.0, nodeSelector={names.RACK_LABEL: "rack-0"})
+    room_w = stage.loop._budgets.pod_room_w
+    assert room_w() is None
+    await settled(stage)
+    covered = (await budget(stage, "rack")).status.nodes
+    assert 0 < covered < len(FLEET)
+    assert sorted(room_w().values()) == [0.0] * covered
+    await change(stage, "rack", watts=100_000.0)
+    await look(stage, 300.0)
+    await settled(stage, 8)
+    assert len(room_w()) == covered
+    assert min(room_w().values()) > 10_000.0
+
+
+@played(play, mode=Mode.ENFORCE)
+async def test_standard_nodes_give_in_the_order_of_their_pods_priority_classes(stage):
+    await fleet(stage)
+    for name, priority in (("node-0", 1000), ("node-1", 1000), ("node-2", -5)):
+        await stage.add_pod(f"pod-{name}", name, priority=priority)
+    await until(lambda: len(stage.view.ledger.priorities) == 3)
+    await create(stage, "hall", 4 * FULL_W - 4_000.0)
+    await settled(stage)
+    given_w = {name: FULL_W - await asked_w(stage, name) for name in FLEET}
+    assert given_w["node-2"] == pytest.approx(FULL_W - FLOOR_W), "the lowest priority gives all that it can"
+    assert 0.0 < given_w["node-3"] < FULL_W - FLOOR_W
+    assert given_w["node-0"] == given_w["node-1"] == 0.0
+
+
+@played(play, mode=Mode.ENFORCE)
+async def test_a_budget_below_what_is_possible_is_reported_with_what_is_missing(stage):
+    await fleet(stage)
+    await create(stage, "hall", 10_000.0)
+    await settled(stage)
+    assert await asked_sum_w(stage) == pytest.approx(4 * FLOOR_W)
+    assert await enforced(stage, "hall") == ("False", "Infeasible")
+    conditions = {one.type: one for one in (await budget(stage, "hall")).status.conditions}
+    assert f"{4 * FLOOR_W - 10_000.0:.0f} W are missing" in conditions["Infeasible"].message
+
+
+@played(play, mode=Mode.ENFORCE)
+async def test_a_node_that_does_not_answer_counts_with_its_worst_case(stage):
+    await fleet(stage)
+    await create(stage, "hall", 24_000.0)
+    for _ in range(10):  # 20 s: beyond the response time
         await look(stage)
-        assert await asked_sum_w(stage) <= 20_000.0, "limits are written in the first look"
-        assert await enforced(stage, "hall") == ("False", "WaitingForAgents")
+        await confirm(stage, *FLEET[1:])
+    await look(stage)
+    rest_w = await asked_sum_w(stage, FLEET[1:])
+    assert rest_w <= 24_000.0 - FULL_W
+    assert await enforced(stage, "hall") == ("True", "WorstCaseFits")
+    # It answers at last: the others get their share of what it gives.
+    for _ in range(10):
+        await look(stage)
         await confirm(stage)
-        await look(stage)
-        assert await enforced(stage, "hall") == ("True", "WorstCaseFits")
-        status = (await budget(stage, "hall")).status
-        assert status.worst_case_watts <= 20_000.0
-        assert (status.limit_watts, status.nodes, status.curtailed_nodes) == (20_000.0, 4, 4)
-        assert [one.node for one in status.curtailed] == FLEET
-        # The cycle keeps the ceilings, and counts what is confirmed as in force.
-        await stage.step()
-        assert await asked_sum_w(stage) <= 20_000.0
-        twin = await stage.twin("node-0")
-        assert twin.status.effective_cap_state.gpu_pct < 100.0
-        assert stage.metrics.registry.get_sample_value(
-            "joulie_operator_power_budget_worst_case_watts", {"budget": "hall"}
-        ) == pytest.approx(status.worst_case_watts, abs=0.1)
-
-    play(body, tmp_path, mode=Mode.ENFORCE)
-
-
-def test_the_tightest_of_nested_budgets_holds_and_standard_nodes_give_first(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        await stage.add_pod("critical", "node-2", workload_class="performance")
-        await until(lambda: stage.view.ledger.full_power.get("node-2"))
-        await create(stage, "hall", 25_200.0)
-        await create(stage, "rack-0", 10_000.0, nodeSelector={names.RACK_LABEL: "rack-0"})
-        await settled(stage)
-        assert await asked_sum_w(stage, FLEET[:2]) <= 10_000.0
-        assert await asked_sum_w(stage) <= 25_200.0
-        # What the rack takes from its nodes is room for the others.
-        assert [one.node for one in (await budget(stage, "hall")).status.curtailed] == ["node-0", "node-1"]
-        await change(stage, "hall", watts=23_000.0)
-        await settled(stage)
-        assert await asked_w(stage, "node-2") == pytest.approx(FULL_W), "the standard node in its rack gives first"
-        assert await asked_w(stage, "node-3") < FULL_W
-
-    play(body, tmp_path, mode=Mode.ENFORCE)
-
-
-def test_a_budget_says_what_is_left_for_pods_and_nodes_which_budgets_cover_them(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        await stage.add_pod("critical", "node-2", workload_class="performance")
-        await until(lambda: stage.view.ledger.full_power.get("node-2"))
-        await create(stage, "hall", 25_200.0)
-        await create(stage, "rack-0", 10_000.0, nodeSelector={names.RACK_LABEL: "rack-0"})
-        await create(stage, "looks-only", 1_000.0, mode="observe")
-        await settled(stage)
-        # Nothing is measured here, so the node with the pod counts with its worst case.
-        assert (await budget(stage, "hall")).status.pod_headroom_watts == pytest.approx(
-            25_200 - FULL_W - 3 * FLOOR_W - 0.005 * 25_200
-        )
-        assert (await budget(stage, "rack-0")).status.pod_headroom_watts == pytest.approx(
-            10_000 - 2 * FLOOR_W - 0.005 * 10_000
-        )
-        assert (await budget(stage, "looks-only")).status.pod_headroom_watts is None
-        assert (await stage.twin("node-0")).status.power_budgets == ("hall", "rack-0")
-        assert (await stage.twin("node-2")).status.power_budgets == ("hall",)
-        await stage.client.delete(POWER_BUDGETS, "rack-0")
-        await seen(stage)
-        await look(stage)
-        assert (await stage.twin("node-0")).status.power_budgets == ("hall",)
-
-    play(body, tmp_path, mode=Mode.ENFORCE)
-
-
-def test_nothing_is_moved_under_a_budget_that_curtails_or_before_budgets_are_known(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        await create(stage, "rack", 12_000.0, nodeSelector={names.RACK_LABEL: "rack-0"})
-        room_w = stage.loop._budgets.pod_room_w
-        assert room_w() is None
-        await settled(stage)
-        covered = (await budget(stage, "rack")).status.nodes
-        assert 0 < covered < len(FLEET)
-        assert sorted(room_w().values()) == [0.0] * covered
-        await change(stage, "rack", watts=100_000.0)
-        await look(stage, 300.0)
-        await settled(stage, 8)
-        assert len(room_w()) == covered
-        assert min(room_w().values()) > 10_000.0
-
-    play(body, tmp_path, mode=Mode.ENFORCE)
-
-
-def test_standard_nodes_give_in_the_order_of_their_pods_priority_classes(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        for name, priority in (("node-0", 1000), ("node-1", 1000), ("node-2", -5)):
-            await stage.add_pod(f"pod-{name}", name, priority=priority)
-        await until(lambda: len(stage.view.ledger.priorities) == 3)
-        await create(stage, "hall", 4 * FULL_W - 4_000.0)
-        await settled(stage)
-        given_w = {name: FULL_W - await asked_w(stage, name) for name in FLEET}
-        assert given_w["node-2"] == pytest.approx(FULL_W - FLOOR_W), "the lowest priority gives all that it can"
-        assert 0.0 < given_w["node-3"] < FULL_W - FLOOR_W
-        assert given_w["node-0"] == given_w["node-1"] == 0.0
-
-    play(body, tmp_path, mode=Mode.ENFORCE)
-
-
-def test_a_budget_below_what_is_possible_is_reported_with_what_is_missing(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        await create(stage, "hall", 10_000.0)
-        await settled(stage)
-        assert await asked_sum_w(stage) == pytest.approx(4 * FLOOR_W)
-        assert await enforced(stage, "hall") == ("False", "Infeasible")
-        conditions = {one.type: one for one in (await budget(stage, "hall")).status.conditions}
-        assert f"{4 * FLOOR_W - 10_000.0:.0f} W are missing" in conditions["Infeasible"].message
-
-    play(body, tmp_path, mode=Mode.ENFORCE)
-
-
-def test_a_node_that_does_not_answer_counts_with_its_worst_case(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        await create(stage, "hall", 24_000.0)
-        for _ in range(10):  # 20 s: beyond the response time
-            await look(stage)
-            await confirm(stage, *FLEET[1:])
-        await look(stage)
-        rest_w = await asked_sum_w(stage, FLEET[1:])
-        assert rest_w <= 24_000.0 - FULL_W
-        assert await enforced(stage, "hall") == ("True", "WorstCaseFits")
-        # It answers at last: the others get their share of what it gives.
-        for _ in range(10):
-            await look(stage)
-            await confirm(stage)
-        await look(stage)
-        assert await asked_sum_w(stage, FLEET[1:]) > rest_w
-        assert await asked_sum_w(stage) <= 24_000.0
-
-    play(body, tmp_path, mode=Mode.ENFORCE)
+    await look(stage)
+    assert await asked_sum_w(stage, FLEET[1:]) > rest_w
+    assert await asked_sum_w(stage) <= 24_000.0
 
 
 def test_a_report_from_before_a_power_cut_confirms_nothing(tmp_path):
@@ -284,31 +269,27 @@ def test_a_report_from_before_a_power_cut_confirms_nothing(tmp_path):
     play(body, tmp_path, mode=Mode.ENFORCE)
 
 
-def test_nodes_that_report_blocked_are_charged_in_full(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        await confirm(stage, "node-0", result="blocked")
-        await create(stage, "hall", 24_000.0)
-        await settled(stage, looks=1)
-        await confirm(stage, "node-0", result="blocked")
-        await look(stage)
-        assert await asked_sum_w(stage, FLEET[1:]) <= 24_000.0 - FULL_W
-
-    play(body, tmp_path, mode=Mode.ENFORCE)
+@played(play, mode=Mode.ENFORCE)
+async def test_nodes_that_report_blocked_are_charged_in_full(stage):
+    await fleet(stage)
+    await confirm(stage, "node-0", result="blocked")
+    await create(stage, "hall", 24_000.0)
+    await settled(stage, looks=1)
+    await confirm(stage, "node-0", result="blocked")
+    await look(stage)
+    assert await asked_sum_w(stage, FLEET[1:]) <= 24_000.0 - FULL_W
 
 
-def test_in_observe_mode_nothing_is_limited_and_the_status_says_what_would_be(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        before = [(await stage.twin(name)).spec for name in FLEET]
-        await create(stage, "hall", 20_000.0, mode="observe")
-        await look(stage)
-        await stage.step()
-        assert [(await stage.twin(name)).spec for name in FLEET] == before
-        assert await enforced(stage, "hall") == ("False", "ObserveMode")
-        assert (await budget(stage, "hall")).status.curtailed_nodes == 4
-
-    play(body, tmp_path, mode=Mode.ENFORCE)
+@played(play, mode=Mode.ENFORCE)
+async def test_in_observe_mode_nothing_is_limited_and_the_status_says_what_would_be(stage):
+    await fleet(stage)
+    before = [(await stage.twin(name)).spec for name in FLEET]
+    await create(stage, "hall", 20_000.0, mode="observe")
+    await look(stage)
+    await stage.step()
+    assert [(await stage.twin(name)).spec for name in FLEET] == before
+    assert await enforced(stage, "hall") == ("False", "ObserveMode")
+    assert (await budget(stage, "hall")).status.curtailed_nodes == 4
 
 
 def test_a_new_leader_keeps_the_limits_and_a_deleted_budget_lifts_them(tmp_path):
@@ -335,156 +316,139 @@ def test_a_new_leader_keeps_the_limits_and_a_deleted_budget_lifts_them(tmp_path)
     play(body, tmp_path, mode=Mode.ENFORCE)
 
 
-def test_limits_that_could_not_be_written_are_written_as_soon_as_the_api_server_is_back(tmp_path):
+@played(play, mode=Mode.ENFORCE)
+async def test_limits_that_could_not_be_written_are_written_as_soon_as_the_api_server_is_back(stage):
     """Lowered, and away for five minutes before a limit was written: nothing rises, and then the promise holds."""
-
-    async def body(stage):
-        await fleet(stage)
-        await create(stage, "hall", 22_000.0)
-        await settled(stage)
-        await change(stage, "hall", watts=20_000.0)
-        before_w = await asked_sum_w(stage)
-        stage.cluster.fail_next(100_000, 503)
-        stage.cluster.drop_connections()
-        for _ in range(30):
-            stage.now_s += 10.0
-            with pytest.raises(KubernetesError):
-                await stage.loop._budgets.look()
-        stage.cluster.recover()
-        assert await asked_sum_w(stage) == before_w
-        # By its own loop alone: a cycle of the operator may be a minute away.
-        for _ in range(int(RESPONSE_S / 2.0)):
-            await look(stage)
-            await confirm(stage)
-        assert await asked_sum_w(stage) <= 20_000.0
+    await fleet(stage)
+    await create(stage, "hall", 22_000.0)
+    await settled(stage)
+    await change(stage, "hall", watts=20_000.0)
+    before_w = await asked_sum_w(stage)
+    stage.cluster.fail_next(100_000, 503)
+    stage.cluster.drop_connections()
+    for _ in range(30):
+        stage.now_s += 10.0
+        with pytest.raises(KubernetesError):
+            await stage.loop._budgets.look()
+    stage.cluster.recover()
+    assert await asked_sum_w(stage) == before_w
+    # By its own loop alone: a cycle of the operator may be a minute away.
+    for _ in range(int(RESPONSE_S / 2.0)):
         await look(stage)
-        assert await enforced(stage, "hall") == ("True", "WorstCaseFits")
+        await confirm(stage)
+    assert await asked_sum_w(stage) <= 20_000.0
+    await look(stage)
+    assert await enforced(stage, "hall") == ("True", "WorstCaseFits")
 
-    play(body, tmp_path, mode=Mode.ENFORCE)
+
+@played(play, mode=Mode.ENFORCE)
+async def test_what_a_leader_that_was_slow_writes_last_is_corrected_at_once(stage):
+    await fleet(stage)
+    await create(stage, "hall", 20_000.0)
+    await settled(stage)
+    await stage.step()
+    stage.wake.clear()
+    late = {"spec": {"gpu": {"powerCap": {"capWattsPerGpu": 700}}}}
+    await stage.client.patch(NODE_TWINS, names.object_name("node-0"), late)
+    assert await asked_sum_w(stage) > 20_000.0
+    await until(stage.wake.is_set)
+    await stage.caught_up()
+    await look(stage)
+    assert (await enforced(stage, "hall"))[0] == "False", "its agent may have set that"
+    await stage.step()
+    assert await asked_sum_w(stage) <= 20_000.0
 
 
-def test_what_a_leader_that_was_slow_writes_last_is_corrected_at_once(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        await create(stage, "hall", 20_000.0)
-        await settled(stage)
-        await stage.step()
-        stage.wake.clear()
-        late = {"spec": {"gpu": {"powerCap": {"capWattsPerGpu": 700}}}}
-        await stage.client.patch(NODE_TWINS, names.object_name("node-0"), late)
-        assert await asked_sum_w(stage) > 20_000.0
-        await until(stage.wake.is_set)
-        await stage.caught_up()
+@played(play, mode=Mode.ENFORCE)
+async def test_power_rises_only_into_room_that_others_have_given(stage):
+    await fleet(stage)
+    await create(stage, "hall", 22_000.0)
+    await settled(stage)
+    await stage.add_pod("critical", "node-0", workload_class="performance")
+    await until(lambda: stage.view.ledger.full_power.get("node-0"))
+    await look(stage)
+    assert await asked_w(stage, "node-0") < 0.9 * FULL_W, "nobody has confirmed to give"
+    for _ in range(8):
+        await confirm(stage)
         await look(stage)
-        assert (await enforced(stage, "hall"))[0] == "False", "its agent may have set that"
-        await stage.step()
-        assert await asked_sum_w(stage) <= 20_000.0
-
-    play(body, tmp_path, mode=Mode.ENFORCE)
-
-
-def test_power_rises_only_into_room_that_others_have_given(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        await create(stage, "hall", 22_000.0)
-        await settled(stage)
-        await stage.add_pod("critical", "node-0", workload_class="performance")
-        await until(lambda: stage.view.ledger.full_power.get("node-0"))
-        await look(stage)
-        assert await asked_w(stage, "node-0") < 0.9 * FULL_W, "nobody has confirmed to give"
-        for _ in range(8):
-            await confirm(stage)
-            await look(stage)
-            assert (await budget(stage, "hall")).status.worst_case_watts <= 22_000.0
-        assert await asked_w(stage, "node-0") == pytest.approx(FULL_W, rel=0.01)
-
-    play(body, tmp_path, mode=Mode.ENFORCE)
+        assert (await budget(stage, "hall")).status.worst_case_watts <= 22_000.0
+    assert await asked_w(stage, "node-0") == pytest.approx(FULL_W, rel=0.01)
 
 
 def stamp(time_s):
     return rfc3339(time_s)
 
 
-def test_an_event_reduces_a_budget_ramps_back_and_says_what_it_achieved(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        start_s = stage.now_s + 20.0
-        event = {"name": "dr", "start": stamp(start_s), "end": stamp(start_s + 60.0), "reducePercent": 20}
-        await create(stage, "hall", 26_000.0, reductions=[event | {"rampSeconds": 100}])
-        await settled(stage)
-        assert (await budget(stage, "hall")).status.limit_reason == "spec"
-        stage.now_s = start_s
-        for _ in range(3):
-            await look(stage)
-            await confirm(stage)
-        status = (await budget(stage, "hall")).status
-        assert (status.limit_watts, status.limit_reason) == (20_800.0, "dr")
-        assert await asked_sum_w(stage) <= 20_800.0
+@played(play, mode=Mode.ENFORCE)
+async def test_an_event_reduces_a_budget_ramps_back_and_says_what_it_achieved(stage):
+    await fleet(stage)
+    start_s = stage.now_s + 20.0
+    event = {"name": "dr", "start": stamp(start_s), "end": stamp(start_s + 60.0), "reducePercent": 20}
+    await create(stage, "hall", 26_000.0, reductions=[event | {"rampSeconds": 100}])
+    await settled(stage)
+    assert (await budget(stage, "hall")).status.limit_reason == "spec"
+    stage.now_s = start_s
+    for _ in range(3):
         await look(stage)
-        (achieved,) = (await budget(stage, "hall")).status.reductions
-        assert (achieved.name, achieved.limit_watts) == ("dr", 20_800.0)
-        # Nothing is measured here, so nodes count with their worst case, which fits once agents have confirmed.
-        assert 0.0 < achieved.complied_seconds <= 8.0
-        stage.now_s = start_s + 60.0 + 48.0
-        await look(stage)
-        assert (await budget(stage, "hall")).status.limit_watts == pytest.approx(23_400.0)
-        (achieved,) = (await budget(stage, "hall")).status.reductions
-        assert achieved.message.startswith("no baseline")
-        await settled(stage)
-        assert 20_800.0 < await asked_sum_w(stage) <= 26_000.0
-
-    play(body, tmp_path, mode=Mode.ENFORCE)
-
-
-def test_a_new_leader_keeps_what_the_one_before_wrote_of_an_event(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        event = {"name": "dr", "start": stamp(stage.now_s - 100.0), "end": stamp(stage.now_s - 50.0), "watts": 20_000}
-        await create(stage, "hall", 26_000.0, reductions=[event])
-        written = {"name": "dr", "limitWatts": 20_000.0, "meanWatts": 19_000.0, "shedWatts": 5_000.0}
-        body = {"status": {"reductions": [written]}}
-        manager = names.POWER_BUDGET_FIELD_MANAGER
-        await stage.client.apply(POWER_BUDGETS, "hall", body, field_manager=manager, subresource="status")
-        await seen(stage)
-        await settled(stage)
-        (achieved,) = (await budget(stage, "hall")).status.reductions
-        assert (achieved.mean_watts, achieved.shed_watts) == (19_000.0, 5_000.0)
-
-    play(body, tmp_path, mode=Mode.ENFORCE)
+        await confirm(stage)
+    status = (await budget(stage, "hall")).status
+    assert (status.limit_watts, status.limit_reason) == (20_800.0, "dr")
+    assert await asked_sum_w(stage) <= 20_800.0
+    await look(stage)
+    (achieved,) = (await budget(stage, "hall")).status.reductions
+    assert (achieved.name, achieved.limit_watts) == ("dr", 20_800.0)
+    # Nothing is measured here, so nodes count with their worst case, which fits once agents have confirmed.
+    assert 0.0 < achieved.complied_seconds <= 8.0
+    stage.now_s = start_s + 60.0 + 48.0
+    await look(stage)
+    assert (await budget(stage, "hall")).status.limit_watts == pytest.approx(23_400.0)
+    (achieved,) = (await budget(stage, "hall")).status.reductions
+    assert achieved.message.startswith("no baseline")
+    await settled(stage)
+    assert 20_800.0 < await asked_sum_w(stage) <= 26_000.0
 
 
-def test_each_feed_of_a_redundant_pair_carries_the_nodes_of_both(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        for name, other, rack in (("feed-a", "feed-b", "rack-0"), ("feed-b", "feed-a", "rack-1")):
-            await create(stage, name, 21_000.0, redundantWith=other, nodeSelector={names.RACK_LABEL: rack})
-        await settled(stage)
-        assert await asked_sum_w(stage) <= 21_000.0
-        assert (await budget(stage, "feed-a")).status.nodes == 4
-
-    play(body, tmp_path, mode=Mode.ENFORCE)
-
-
-def test_a_schedule_with_an_unknown_zone_is_left_out_and_the_others_go_on(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        window = {"start": "00:00", "end": "24:00", "watts": 19_000}
-        await create(stage, "wrong", 19_000.0, timeZone="Mars/Olympus", schedule=[window])
-        await create(stage, "hall", 26_000.0, timeZone="Europe/Berlin", schedule=[window | {"watts": 20_000}])
-        await settled(stage)
-        assert (await budget(stage, "hall")).status.limit_reason == "schedule"
-        assert 19_000.0 < await asked_sum_w(stage) <= 20_000.0
-
-    play(body, tmp_path, mode=Mode.ENFORCE)
+@played(play, mode=Mode.ENFORCE)
+async def test_a_new_leader_keeps_what_the_one_before_wrote_of_an_event(stage):
+    await fleet(stage)
+    event = {"name": "dr", "start": stamp(stage.now_s - 100.0), "end": stamp(stage.now_s - 50.0), "watts": 20_000}
+    await create(stage, "hall", 26_000.0, reductions=[event])
+    written = {"name": "dr", "limitWatts": 20_000.0, "meanWatts": 19_000.0, "shedWatts": 5_000.0}
+    body = {"status": {"reductions": [written]}}
+    manager = names.POWER_BUDGET_FIELD_MANAGER
+    await stage.client.apply(POWER_BUDGETS, "hall", body, field_manager=manager, subresource="status")
+    await seen(stage)
+    await settled(stage)
+    (achieved,) = (await budget(stage, "hall")).status.reductions
+    assert (achieved.mean_watts, achieved.shed_watts) == (19_000.0, 5_000.0)
 
 
-def test_a_rack_with_a_budget_has_that_capacity_in_the_twin(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        await create(stage, "rack-0", 13_000.0, nodeSelector={names.RACK_LABEL: "rack-0"})
-        await settled(stage)
-        await stage.step()
-        stress = [(await stage.twin(name)).status.predicted_psu_stress_score for name in ("node-0", "node-2")]
-        assert stress[0] > stress[1] * 3.0
+@played(play, mode=Mode.ENFORCE)
+async def test_each_feed_of_a_redundant_pair_carries_the_nodes_of_both(stage):
+    await fleet(stage)
+    for name, other, rack in (("feed-a", "feed-b", "rack-0"), ("feed-b", "feed-a", "rack-1")):
+        await create(stage, name, 21_000.0, redundantWith=other, nodeSelector={names.RACK_LABEL: rack})
+    await settled(stage)
+    assert await asked_sum_w(stage) <= 21_000.0
+    assert (await budget(stage, "feed-a")).status.nodes == 4
 
-    play(body, tmp_path, mode=Mode.ENFORCE)
+
+@played(play, mode=Mode.ENFORCE)
+async def test_a_schedule_with_an_unknown_zone_is_left_out_and_the_others_go_on(stage):
+    await fleet(stage)
+    window = {"start": "00:00", "end": "24:00", "watts": 19_000}
+    await create(stage, "wrong", 19_000.0, timeZone="Mars/Olympus", schedule=[window])
+    await create(stage, "hall", 26_000.0, timeZone="Europe/Berlin", schedule=[window | {"watts": 20_000}])
+    await settled(stage)
+    assert (await budget(stage, "hall")).status.limit_reason == "schedule"
+    assert 19_000.0 < await asked_sum_w(stage) <= 20_000.0
+
+
+@played(play, mode=Mode.ENFORCE)
+async def test_a_rack_with_a_budget_has_that_capacity_in_the_twin(stage):
+    await fleet(stage)
+    await create(stage, "rack-0", 13_000.0, nodeSelector={names.RACK_LABEL: "rack-0"})
+    await settled(stage)
+    await stage.step()
+    stress = [(await stage.twin(name)).status.predicted_psu_stress_score for name in ("node-0", "node-2")]
+    assert stress[0] > stress[1] * 3.0

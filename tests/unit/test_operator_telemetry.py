@@ -27,6 +27,7 @@ from joulie.domain.policies import POLICIES
 from joulie.domain.policy import PodPhase, PolicySettings
 from joulie_lab.adapters.crd import custom_resource_definitions
 from joulie_lab.fakes.kubernetes import FakeCluster
+from support.played import played
 
 pytestmark = pytest.mark.slow  # whole programs on the fake cluster
 
@@ -192,121 +193,105 @@ def measured(status):
     )
 
 
-def test_kepler_s_cpus_and_dcgm_s_gpus_make_a_node(tmp_path):
-    async def body(stage):
-        stage.exporters.kepler_w, stage.exporters.dcgm_w = 200.0, 80.0
-        assert measured(await stage.round()) == (
-            ("kepler", 280.0),
-            ("True", "Fresh", "by kepler (GPUs: dcgm)"),
-        )
-        assert stage.value("power_source_nodes", source="kepler") == 1.0
-        assert stage.value("gpu_power_source_nodes", source="dcgm") == 1.0
-        assert stage.value("source_up", source="kepler") == 1.0
-        assert stage.value("source_told_of", source="kepler") == 1.0
-
-    play(body, tmp_path)
+@played(play)
+async def test_kepler_s_cpus_and_dcgm_s_gpus_make_a_node(stage):
+    stage.exporters.kepler_w, stage.exporters.dcgm_w = 200.0, 80.0
+    assert measured(await stage.round()) == (
+        ("kepler", 280.0),
+        ("True", "Fresh", "by kepler (GPUs: dcgm)"),
+    )
+    assert stage.value("power_source_nodes", source="kepler") == 1.0
+    assert stage.value("gpu_power_source_nodes", source="dcgm") == 1.0
+    assert stage.value("source_up", source="kepler") == 1.0
+    assert stage.value("source_told_of", source="kepler") == 1.0
 
 
-def test_a_dead_prometheus_degrades_within_one_reconcile_and_comes_back(tmp_path):
-    async def body(stage):
-        stage.exporters.kepler_w, stage.exporters.dcgm_w = 200.0, 80.0
+@played(play)
+async def test_a_dead_prometheus_degrades_within_one_reconcile_and_comes_back(stage):
+    stage.exporters.kepler_w, stage.exporters.dcgm_w = 200.0, 80.0
+    await stage.round()
+    stage.exporters.down = True
+    # One poll that fails is no news: the last sample is young enough.
+    assert measured(await stage.round())[0] == ("kepler", 280.0)
+    status, condition = measured(await stage.round())
+    assert status[0] == "utilization"
+    assert condition == ("True", "Degraded", "kepler (GPUs: dcgm) is stale, requests stands in for it")
+    assert stage.value("source_up", source="kepler") == 0.0
+    assert stage.value("power_source_nodes", source="requests") == 1.0
+    stage.exporters.down = False
+    statuses = [measured(await stage.round())[0] for _ in range(12)]
+    assert statuses[-1] == ("kepler", 280.0)
+    assert stage.value("source_up", source="kepler") == 1.0
+
+
+@played(play)
+async def test_a_dead_prometheus_is_said_once(stage, caplog):
+    stage.exporters.down = True
+    for _ in range(4):
         await stage.round()
-        stage.exporters.down = True
-        # One poll that fails is no news: the last sample is young enough.
-        assert measured(await stage.round())[0] == ("kepler", 280.0)
-        status, condition = measured(await stage.round())
-        assert status[0] == "utilization"
-        assert condition == ("True", "Degraded", "kepler (GPUs: dcgm) is stale, requests stands in for it")
-        assert stage.value("source_up", source="kepler") == 0.0
-        assert stage.value("power_source_nodes", source="requests") == 1.0
-        stage.exporters.down = False
-        statuses = [measured(await stage.round())[0] for _ in range(12)]
-        assert statuses[-1] == ("kepler", 280.0)
-        assert stage.value("source_up", source="kepler") == 1.0
-
-    play(body, tmp_path)
+    said = [record for record in caplog.records if record.message == "source failed"]
+    assert sorted(record.source for record in said) == ["cadvisor", "dcgm", "kepler", "node-exporter", "platform"]
 
 
-def test_a_dead_prometheus_is_said_once(tmp_path, caplog):
-    async def body(stage):
-        stage.exporters.down = True
-        for _ in range(4):
-            await stage.round()
-        said = [record for record in caplog.records if record.message == "source failed"]
-        assert sorted(record.source for record in said) == ["cadvisor", "dcgm", "kepler", "node-exporter", "platform"]
-
-    play(body, tmp_path)
-
-
-def test_a_source_that_takes_over_makes_no_trend(tmp_path):
-    async def body(stage):
-        stage.exporters.dcgm_w, stage.exporters.node_exporter_w = 80.0, 300.0
-        await stage.round()
-        await stage.round()
-        stage.exporters.kepler_w = 100.0
-        status = await stage.round()
-        assert measured(status)[0] == ("kepler", 180.0)
-        assert status.power_measurement.power_trend_w_per_min == 0.0
-
-    play(body, tmp_path)
+@played(play)
+async def test_a_source_that_takes_over_makes_no_trend(stage):
+    stage.exporters.dcgm_w, stage.exporters.node_exporter_w = 80.0, 300.0
+    await stage.round()
+    await stage.round()
+    stage.exporters.kepler_w = 100.0
+    status = await stage.round()
+    assert measured(status)[0] == ("kepler", 180.0)
+    assert status.power_measurement.power_trend_w_per_min == 0.0
 
 
-def test_node_exporter_is_prometheus_to_the_twin_and_found_by_address(tmp_path):
-    async def body(stage):
-        stage.exporters.node_exporter_w, stage.exporters.dcgm_w = 300.0, 80.0
-        assert measured(await stage.round())[0] == ("prometheus", 380.0)
-        assert stage.value("power_source_nodes", source="node-exporter") == 1.0
-
-    play(body, tmp_path)
+@played(play)
+async def test_node_exporter_is_prometheus_to_the_twin_and_found_by_address(stage):
+    stage.exporters.node_exporter_w, stage.exporters.dcgm_w = 300.0, 80.0
+    assert measured(await stage.round())[0] == ("prometheus", 380.0)
+    assert stage.value("power_source_nodes", source="node-exporter") == 1.0
 
 
-def test_a_node_without_sensors_is_estimated_from_how_busy_it_is(tmp_path):
-    async def body(stage):
-        stage.exporters.busy_cores, stage.exporters.dcgm_w = 48.0, 80.0
-        busy = await stage.round()
-        assert measured(busy)[1] == ("True", "Fresh", "by cadvisor (GPUs: dcgm)")
-        assert busy.power_measurement.source == "utilization"
-        stage.exporters.busy_cores = 1.0
-        idle = await stage.round()
-        assert idle.power_measurement.measured_node_power_w < busy.power_measurement.measured_node_power_w
-        (item,) = stage.metrics.power.reports.latest.items("nodes", stage.exporters.now_s)
-        assert item.low_w < item.power_w < item.high_w
-
-    play(body, tmp_path)
+@played(play)
+async def test_a_node_without_sensors_is_estimated_from_how_busy_it_is(stage):
+    stage.exporters.busy_cores, stage.exporters.dcgm_w = 48.0, 80.0
+    busy = await stage.round()
+    assert measured(busy)[1] == ("True", "Fresh", "by cadvisor (GPUs: dcgm)")
+    assert busy.power_measurement.source == "utilization"
+    stage.exporters.busy_cores = 1.0
+    idle = await stage.round()
+    assert idle.power_measurement.measured_node_power_w < busy.power_measurement.measured_node_power_w
+    (item,) = stage.metrics.power.reports.latest.items("nodes", stage.exporters.now_s)
+    assert item.low_w < item.power_w < item.high_w
 
 
-def test_trap_use_is_counted_in_logical_cpus_and_agents_report_cores(tmp_path):
-    async def body(stage):
-        cpu = {"model": "AMD-EPYC-9654", "sockets": 1, "totalCores": 48}
-        await stage.client.create(NODE_HARDWARES, {"metadata": {"name": "n"}, "spec": {"nodeName": "n"}})
-        await stage.client.patch(NODE_HARDWARES, "n", {"status": {"cpu": cpu}}, subresource="status")
-        await until(lambda: stage.view.nodes[0].hardware.cpu.cores == 48.0)
-        watts = []
-        for cores in (48.0, 96.0):
-            stage.exporters.busy_cores, stage.exporters.dcgm_w = cores, 80.0
-            watts.append((await stage.round()).power_measurement.measured_node_power_w)
-        assert watts[0] < 0.9 * watts[1]
-
-    play(body, tmp_path)
+@played(play)
+async def test_trap_use_is_counted_in_logical_cpus_and_agents_report_cores(stage):
+    cpu = {"model": "AMD-EPYC-9654", "sockets": 1, "totalCores": 48}
+    await stage.client.create(NODE_HARDWARES, {"metadata": {"name": "n"}, "spec": {"nodeName": "n"}})
+    await stage.client.patch(NODE_HARDWARES, "n", {"status": {"cpu": cpu}}, subresource="status")
+    await until(lambda: stage.view.nodes[0].hardware.cpu.cores == 48.0)
+    watts = []
+    for cores in (48.0, 96.0):
+        stage.exporters.busy_cores, stage.exporters.dcgm_w = cores, 80.0
+        watts.append((await stage.round()).power_measurement.measured_node_power_w)
+    assert watts[0] < 0.9 * watts[1]
 
 
-def test_pods_share_what_their_node_draws(tmp_path):
-    async def body(stage):
-        stage.exporters.kepler_w, stage.exporters.dcgm_w = 200.0, 80.0
-        await stage.add_pod("a")
-        await stage.add_pod("b", "24", **{"nvidia.com/gpu": "1"})
-        await stage.round()
-        await stage.round()
-        shares = stage.metrics.power.reports.latest.shares
-        parts = shares.idle_w + shares.system_w
-        np.testing.assert_allclose(parts[0] + np.nansum(shares.pod_cpu_w) + np.nansum(shares.pod_gpu_w), 280.0)
-        _, answer = stage.metrics.power.reports.answer({"kind": ["pods"]}, stage.exporters.now_s)
-        found = {item.name: item for item in answer["items"]}
-        assert found["a"].energy_j == pytest.approx(30.0 * found["a"].power_w, rel=1e-3)
-        assert found["b"].gpu_w == 80.0
-        assert found["a"].gpu_w is None
-
-    play(body, tmp_path)
+@played(play)
+async def test_pods_share_what_their_node_draws(stage):
+    stage.exporters.kepler_w, stage.exporters.dcgm_w = 200.0, 80.0
+    await stage.add_pod("a")
+    await stage.add_pod("b", "24", **{"nvidia.com/gpu": "1"})
+    await stage.round()
+    await stage.round()
+    shares = stage.metrics.power.reports.latest.shares
+    parts = shares.idle_w + shares.system_w
+    np.testing.assert_allclose(parts[0] + np.nansum(shares.pod_cpu_w) + np.nansum(shares.pod_gpu_w), 280.0)
+    _, answer = stage.metrics.power.reports.answer({"kind": ["pods"]}, stage.exporters.now_s)
+    found = {item.name: item for item in answer["items"]}
+    assert found["a"].energy_j == pytest.approx(30.0 * found["a"].power_w, rel=1e-3)
+    assert found["b"].gpu_w == 80.0
+    assert found["a"].gpu_w is None
 
 
 ONE = {"scope": "node", "nodeName": "n"}
@@ -322,167 +307,145 @@ def query(text, address=ADDRESS):
     return {"type": "prometheus", "prometheus": {"address": address, "query": text}}
 
 
-def test_a_profile_says_where_a_node_is_read(tmp_path):
-    async def body(stage):
-        stage.exporters.kepler_w, stage.exporters.dcgm_w = 200.0, 80.0
-        stage.exporters.endpoints["http://bmc/n"] = httpx2.Response(200, json={"packagePowerWatts": 111})
-        stage.exporters.answers['gpu_watts{node="n"}'] = [({}, 30.0), ({}, 3.0)]
-        await stage.add_profile("mine", ONE, cpu=http("http://bmc/{node}"), gpu=query('gpu_watts{node="{node}"}'))
-        assert measured(await stage.round()) == (
-            ("http", 144.0),
-            ("True", "Fresh", "by profile-http (GPUs: profile-prometheus)"),
-        )
-        assert (await stage.conditions("mine"))["Accepted"] == ("True", "Matched", "")
-        assert (await stage.conditions("mine"))["SourceFailed"][0] == "False"
-
-    play(body, tmp_path)
+@played(play)
+async def test_a_profile_says_where_a_node_is_read(stage):
+    stage.exporters.kepler_w, stage.exporters.dcgm_w = 200.0, 80.0
+    stage.exporters.endpoints["http://bmc/n"] = httpx2.Response(200, json={"packagePowerWatts": 111})
+    stage.exporters.answers['gpu_watts{node="n"}'] = [({}, 30.0), ({}, 3.0)]
+    await stage.add_profile("mine", ONE, cpu=http("http://bmc/{node}"), gpu=query('gpu_watts{node="{node}"}'))
+    assert measured(await stage.round()) == (
+        ("http", 144.0),
+        ("True", "Fresh", "by profile-http (GPUs: profile-prometheus)"),
+    )
+    assert (await stage.conditions("mine"))["Accepted"] == ("True", "Matched", "")
+    assert (await stage.conditions("mine"))["SourceFailed"][0] == "False"
 
 
-def test_the_most_specific_profile_counts_and_ties_are_told(tmp_path):
-    async def body(stage):
-        stage.exporters.dcgm_w = 80.0
-        for watts, name, target in ((100, "all", ALL), (200, "a-pool", POOL), (300, "b-pool", POOL), (400, "own", ONE)):
-            stage.exporters.answers[f"w{watts}"] = [({"node": "n"}, watts)]
-            await stage.add_profile(name, target, cpu=query(f"w{watts}"))
-        await stage.client.patch(NODES, "n", {"metadata": {"labels": {"pool": "x"}}})
-        await until(lambda: stage.view.node("n").labels.get("pool"))
-        assert measured(await stage.round())[0] == ("prometheus", 480.0)
-        await stage.client.delete(TELEMETRY_PROFILES, "own")
-        await until(lambda: len(stage.loop._telemetry._profiles.objects) == 3)
-        assert measured(await stage.round())[0] == ("prometheus", 280.0)
-        assert (await stage.conditions("b-pool"))["Conflicting"] == (
-            "True",
-            "EquallySpecific",
-            "as specific as a-pool, which comes first by name, on n",
-        )
-        assert (await stage.conditions("a-pool"))["Conflicting"][0] == "False"
-        assert (await stage.conditions("all"))["Conflicting"][0] == "False"
-
-    play(body, tmp_path)
+@played(play)
+async def test_the_most_specific_profile_counts_and_ties_are_told(stage):
+    stage.exporters.dcgm_w = 80.0
+    for watts, name, target in ((100, "all", ALL), (200, "a-pool", POOL), (300, "b-pool", POOL), (400, "own", ONE)):
+        stage.exporters.answers[f"w{watts}"] = [({"node": "n"}, watts)]
+        await stage.add_profile(name, target, cpu=query(f"w{watts}"))
+    await stage.client.patch(NODES, "n", {"metadata": {"labels": {"pool": "x"}}})
+    await until(lambda: stage.view.node("n").labels.get("pool"))
+    assert measured(await stage.round())[0] == ("prometheus", 480.0)
+    await stage.client.delete(TELEMETRY_PROFILES, "own")
+    await until(lambda: len(stage.loop._telemetry._profiles.objects) == 3)
+    assert measured(await stage.round())[0] == ("prometheus", 280.0)
+    assert (await stage.conditions("b-pool"))["Conflicting"] == (
+        "True",
+        "EquallySpecific",
+        "as specific as a-pool, which comes first by name, on n",
+    )
+    assert (await stage.conditions("a-pool"))["Conflicting"][0] == "False"
+    assert (await stage.conditions("all"))["Conflicting"][0] == "False"
 
 
-def test_none_means_that_nobody_may_say_anything(tmp_path):
-    async def body(stage):
-        stage.exporters.kepler_w, stage.exporters.dcgm_w, stage.exporters.busy_cores = 200.0, 80.0, 3.0
-        await stage.add_profile("blind", ONE, cpu={"type": "none"})
-        assert measured(await stage.round()) == (None, ("False", "Missing", "no source has ever measured it"))
-
-    play(body, tmp_path, static_power_w=500.0)
+@played(play, static_power_w=500.0)
+async def test_none_means_that_nobody_may_say_anything(stage):
+    stage.exporters.kepler_w, stage.exporters.dcgm_w, stage.exporters.busy_cores = 200.0, 80.0, 3.0
+    await stage.add_profile("blind", ONE, cpu={"type": "none"})
+    assert measured(await stage.round()) == (None, ("False", "Missing", "no source has ever measured it"))
 
 
-def test_host_means_agents_and_what_is_estimated_in_their_place(tmp_path):
-    async def body(stage):
-        stage.exporters.kepler_w, stage.exporters.dcgm_w = 200.0, 80.0
-        await stage.add_profile("host", ALL, cpu={"type": "host"})
-        assert measured(await stage.round())[1][2] == "by requests (GPUs: dcgm)"
-
-    play(body, tmp_path)
+@played(play)
+async def test_host_means_agents_and_what_is_estimated_in_their_place(stage):
+    stage.exporters.kepler_w, stage.exporters.dcgm_w = 200.0, 80.0
+    await stage.add_profile("host", ALL, cpu={"type": "host"})
+    assert measured(await stage.round())[1][2] == "by requests (GPUs: dcgm)"
 
 
-def test_a_source_of_a_profile_that_fails_is_told_and_a_model_stands_in(tmp_path):
-    async def body(stage):
-        stage.exporters.dcgm_w = 80.0
-        await stage.add_profile("mine", ONE, cpu=http("http://bmc/{node}"))
-        assert measured(await stage.round())[1] == ("True", "Fresh", "by requests (GPUs: dcgm)")
-        failed = (await stage.conditions("mine"))["SourceFailed"]
-        assert failed[:2] == ("True", "NotRead")
-        assert "404" in failed[2]
-        assert failed[2].startswith("n: ")
-
-    play(body, tmp_path)
+@played(play)
+async def test_a_source_of_a_profile_that_fails_is_told_and_a_model_stands_in(stage):
+    stage.exporters.dcgm_w = 80.0
+    await stage.add_profile("mine", ONE, cpu=http("http://bmc/{node}"))
+    assert measured(await stage.round())[1] == ("True", "Fresh", "by requests (GPUs: dcgm)")
+    failed = (await stage.conditions("mine"))["SourceFailed"]
+    assert failed[:2] == ("True", "NotRead")
+    assert "404" in failed[2]
+    assert failed[2].startswith("n: ")
 
 
 @pytest.mark.parametrize("others", [False, True])
-def test_a_source_of_a_profile_that_dies_gives_way_within_one_reconcile(tmp_path, others):
-    async def body(stage):
-        stage.exporters.dcgm_w = 80.0
-        for name in ("n", "n-1") if others else ("n",):
-            stage.exporters.endpoints[f"http://bmc/{name}"] = httpx2.Response(200, json={"packagePowerWatts": 111})
-        if others:
-            await stage.add_node("n-1", "10.0.0.2")
-        await stage.add_profile("mine", ALL, cpu=http("http://bmc/{node}"))
-        assert measured(await stage.round())[0] == ("http", 191.0)
-        del stage.exporters.endpoints["http://bmc/n"]
-        assert measured(await stage.round())[0] == ("http", 191.0)
-        assert measured(await stage.round())[1] == (
-            "True",
-            "Degraded",
-            "profile-http (GPUs: dcgm) is stale, requests (GPUs: dcgm) stands in for it",
-        )
-        assert stage.value("source_up", source="profile-http") == float(others)
-
-    play(body, tmp_path)
-
-
-def test_nodes_whose_queries_read_the_same_share_one(tmp_path):
-    async def body(stage):
+@played(play)
+async def test_a_source_of_a_profile_that_dies_gives_way_within_one_reconcile(stage, others):
+    stage.exporters.dcgm_w = 80.0
+    for name in ("n", "n-1") if others else ("n",):
+        stage.exporters.endpoints[f"http://bmc/{name}"] = httpx2.Response(200, json={"packagePowerWatts": 111})
+    if others:
         await stage.add_node("n-1", "10.0.0.2")
-        stage.exporters.answers["watts"] = [({"node": "n"}, 10.0), ({"node": "n-1"}, 20.0), ({}, 99.0)]
-        await stage.add_profile("all", ALL, cpu=query("watts"), gpu=query("watts"))
-        assert measured(await stage.round())[0] == ("prometheus", 20.0)
-        assert stage.exporters.asked.count("watts") == 1
-
-    play(body, tmp_path)
-
-
-def test_trap_one_series_without_a_name_is_not_the_power_of_every_node(tmp_path):
-    async def body(stage):
-        stage.exporters.dcgm_w = 80.0
-        stage.exporters.answers["sum(watts)"] = [({}, 5000.0)]
-        await stage.add_profile("all", ALL, cpu=query("sum(watts)"))
-        assert measured(await stage.round())[1][2] == "by requests (GPUs: dcgm)"
-        assert (await stage.conditions("all"))["SourceFailed"] == (
-            "True",
-            "NotRead",
-            "n: 'sum(watts)': no series is about the node",
-        )
-        # Of one node's own profile, there is nobody else that it could be about.
-        await stage.add_profile("own", ONE, cpu=query("sum(watts)"))
-        assert measured(await stage.round())[0] == ("prometheus", 5080.0)
-
-    play(body, tmp_path)
+    await stage.add_profile("mine", ALL, cpu=http("http://bmc/{node}"))
+    assert measured(await stage.round())[0] == ("http", 191.0)
+    del stage.exporters.endpoints["http://bmc/n"]
+    assert measured(await stage.round())[0] == ("http", 191.0)
+    assert measured(await stage.round())[1] == (
+        "True",
+        "Degraded",
+        "profile-http (GPUs: dcgm) is stale, requests (GPUs: dcgm) stands in for it",
+    )
+    assert stage.value("source_up", source="profile-http") == float(others)
 
 
-def test_the_air_at_a_node_goes_before_that_of_its_zone(tmp_path):
-    async def body(stage):
-        stage.exporters.kepler_w, stage.exporters.dcgm_w = 200.0, 80.0
-        stage.exporters.answers["inlet_c"] = [({"node": "n"}, 40.0), ({"node": "n"}, 44.0)]
-        cool = await stage.round()
-        await stage.add_profile("air", ALL, context=query("inlet_c"))
-        warm = await stage.round()
-        assert stage.loop._power.facility().node_ambient_k == {"n": pytest.approx(315.15)}
-        assert warm.predicted_cooling_stress_score > cool.predicted_cooling_stress_score
-
-    play(body, tmp_path)
+@played(play)
+async def test_nodes_whose_queries_read_the_same_share_one(stage):
+    await stage.add_node("n-1", "10.0.0.2")
+    stage.exporters.answers["watts"] = [({"node": "n"}, 10.0), ({"node": "n-1"}, 20.0), ({}, 99.0)]
+    await stage.add_profile("all", ALL, cpu=query("watts"), gpu=query("watts"))
+    assert measured(await stage.round())[0] == ("prometheus", 20.0)
+    assert stage.exporters.asked.count("watts") == 1
 
 
-def test_a_profile_for_nobody_says_so(tmp_path):
-    async def body(stage):
-        await stage.add_profile("lost", POOL, cpu={"type": "host"})
-        await stage.round()
-        assert (await stage.conditions("lost"))["Accepted"] == (
-            "False",
-            "NoNodes",
-            "its target matches no node in scope",
-        )
+@played(play)
+async def test_trap_one_series_without_a_name_is_not_the_power_of_every_node(stage):
+    stage.exporters.dcgm_w = 80.0
+    stage.exporters.answers["sum(watts)"] = [({}, 5000.0)]
+    await stage.add_profile("all", ALL, cpu=query("sum(watts)"))
+    assert measured(await stage.round())[1][2] == "by requests (GPUs: dcgm)"
+    assert (await stage.conditions("all"))["SourceFailed"] == (
+        "True",
+        "NotRead",
+        "n: 'sum(watts)': no series is about the node",
+    )
+    # Of one node's own profile, there is nobody else that it could be about.
+    await stage.add_profile("own", ONE, cpu=query("sum(watts)"))
+    assert measured(await stage.round())[0] == ("prometheus", 5080.0)
 
-    play(body, tmp_path)
+
+@played(play)
+async def test_the_air_at_a_node_goes_before_that_of_its_zone(stage):
+    stage.exporters.kepler_w, stage.exporters.dcgm_w = 200.0, 80.0
+    stage.exporters.answers["inlet_c"] = [({"node": "n"}, 40.0), ({"node": "n"}, 44.0)]
+    cool = await stage.round()
+    await stage.add_profile("air", ALL, context=query("inlet_c"))
+    warm = await stage.round()
+    assert stage.loop._power.facility().node_ambient_k == {"n": pytest.approx(315.15)}
+    assert warm.predicted_cooling_stress_score > cool.predicted_cooling_stress_score
 
 
-def test_trap_one_query_an_exporter_however_many_pods(tmp_path):
-    async def body(stage):
-        stage.exporters.kepler_w = 200.0
-        for number in range(5):
-            await stage.add_pod(f"p{number}", "1")
-        await stage.round()
-        few = len(stage.exporters.asked)
-        for number in range(5, 25):
-            await stage.add_pod(f"p{number}", "1")
-        stage.exporters.asked.clear()
-        await stage.round()
-        assert len(stage.exporters.asked) == few
+@played(play)
+async def test_a_profile_for_nobody_says_so(stage):
+    await stage.add_profile("lost", POOL, cpu={"type": "host"})
+    await stage.round()
+    assert (await stage.conditions("lost"))["Accepted"] == (
+        "False",
+        "NoNodes",
+        "its target matches no node in scope",
+    )
 
-    play(body, tmp_path)
+
+@played(play)
+async def test_trap_one_query_an_exporter_however_many_pods(stage):
+    stage.exporters.kepler_w = 200.0
+    for number in range(5):
+        await stage.add_pod(f"p{number}", "1")
+    await stage.round()
+    few = len(stage.exporters.asked)
+    for number in range(5, 25):
+        await stage.add_pod(f"p{number}", "1")
+    stage.exporters.asked.clear()
+    await stage.round()
+    assert len(stage.exporters.asked) == few
 
 
 def test_without_prometheus_nobody_is_asked(tmp_path):

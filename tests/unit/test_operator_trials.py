@@ -13,6 +13,7 @@ from joulie.domain.policy import PodPhase
 from joulie.domain.trial.protocol import Arm, arms
 from joulie.domain.trial.workload_protocol import Drawn, WorkloadProtocol
 from support.operator_stage import LABELS, play, until
+from support.played import played
 
 pytestmark = pytest.mark.slow
 
@@ -52,110 +53,98 @@ def modes(protocol, block):
     return dict.fromkeys(protocol.first_half, (first, "july")) | dict.fromkeys(protocol.second_half, (second, "july"))
 
 
-def test_every_block_runs_as_drawn_and_the_labels_go_at_the_end(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        await create(stage)
-        found = await look(stage)
-        protocol = protocol_of(await trial(stage))
-        blocks = list(protocol.blocks())
-        assert len(blocks) == 28
-        for block in blocks:
-            assert found == modes(protocol, block)
-            status = (await trial(stage)).status
-            assert (status.block, status.treated) == (block.index + 1, block.treated)
-            found = await look(stage, HOUR_S)
-        assert found == dict.fromkeys(FLEET, (None, None))
-        assert reason(await trial(stage)) == "Completed"
-        assert (await trial(stage)).status.block is None
-
-    play(body, tmp_path, mode=Mode.OBSERVE)
+@played(play, mode=Mode.OBSERVE)
+async def test_every_block_runs_as_drawn_and_the_labels_go_at_the_end(stage):
+    await fleet(stage)
+    await create(stage)
+    found = await look(stage)
+    protocol = protocol_of(await trial(stage))
+    blocks = list(protocol.blocks())
+    assert len(blocks) == 28
+    for block in blocks:
+        assert found == modes(protocol, block)
+        status = (await trial(stage)).status
+        assert (status.block, status.treated) == (block.index + 1, block.treated)
+        found = await look(stage, HOUR_S)
+    assert found == dict.fromkeys(FLEET, (None, None))
+    assert reason(await trial(stage)) == "Completed"
+    assert (await trial(stage)).status.block is None
 
 
-def test_the_operator_looks_when_a_block_begins(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        trials = stage.loop._trials
-        await create(stage, startTime=rfc3339(stage.now_s + 4.0))
-        await look(stage)
-        assert 3.0 < trials.pause_s() <= 4.0, "until it starts"
-        await look(stage, 4.0)
-        protocol = protocol_of(await trial(stage))
-        assert trials.pause_s() == LOOK_S
-        await look(stage, protocol.start_s + HOUR_S - 3.0 - stage.now_s)
-        assert trials.pause_s() == pytest.approx(3.0)
-        stage.now_s += 3.5
-        assert trials.pause_s() == LOOK_S, "a look that failed is not repeated at once"
-        await look(stage, protocol.end_s - stage.now_s)
-        assert trials.pause_s() == LOOK_S, "it is over"
-
-    play(body, tmp_path, mode=Mode.OBSERVE)
+@played(play, mode=Mode.OBSERVE)
+async def test_the_operator_looks_when_a_block_begins(stage):
+    await fleet(stage)
+    trials = stage.loop._trials
+    await create(stage, startTime=rfc3339(stage.now_s + 4.0))
+    await look(stage)
+    assert 3.0 < trials.pause_s() <= 4.0, "until it starts"
+    await look(stage, 4.0)
+    protocol = protocol_of(await trial(stage))
+    assert trials.pause_s() == LOOK_S
+    await look(stage, protocol.start_s + HOUR_S - 3.0 - stage.now_s)
+    assert trials.pause_s() == pytest.approx(3.0)
+    stage.now_s += 3.5
+    assert trials.pause_s() == LOOK_S, "a look that failed is not repeated at once"
+    await look(stage, protocol.end_s - stage.now_s)
+    assert trials.pause_s() == LOOK_S, "it is over"
 
 
-def test_a_new_leader_continues_the_draw(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        await create(stage)
-        await look(stage)
-        before = protocol_of(await trial(stage))
-        stage.start()
-        found = await look(stage, 5.5 * HOUR_S)  # without a decision
-        assert protocol_of(await trial(stage)) == before
-        assert found == modes(before, before.block_at(stage.now_s))
-
-    play(body, tmp_path, mode=Mode.OBSERVE)
+@played(play, mode=Mode.OBSERVE)
+async def test_a_new_leader_continues_the_draw(stage):
+    await fleet(stage)
+    await create(stage)
+    await look(stage)
+    before = protocol_of(await trial(stage))
+    stage.start()
+    found = await look(stage, 5.5 * HOUR_S)  # without a decision
+    assert protocol_of(await trial(stage)) == before
+    assert found == modes(before, before.block_at(stage.now_s))
 
 
 @pytest.mark.parametrize("how", ["stop", "delete"])
-def test_a_trial_that_is_stopped_or_deleted_leaves_no_label(tmp_path, how):
-    async def body(stage):
-        await fleet(stage)
-        await create(stage)
-        await look(stage)
-        if how == "delete":
-            await stage.client.delete(POWER_TRIALS, "july")
-        else:
-            await stage.client.patch(POWER_TRIALS, "july", {"spec": {"stop": True}})
-        assert await look(stage, 60.0) == dict.fromkeys(FLEET, (None, None))
-        if how == "stop":
-            assert reason(await trial(stage)) == "Stopped"
-
-    play(body, tmp_path, mode=Mode.OBSERVE)
+@played(play, mode=Mode.OBSERVE)
+async def test_a_trial_that_is_stopped_or_deleted_leaves_no_label(stage, how):
+    await fleet(stage)
+    await create(stage)
+    await look(stage)
+    if how == "delete":
+        await stage.client.delete(POWER_TRIALS, "july")
+    else:
+        await stage.client.patch(POWER_TRIALS, "july", {"spec": {"stop": True}})
+    assert await look(stage, 60.0) == dict.fromkeys(FLEET, (None, None))
+    if how == "stop":
+        assert reason(await trial(stage)) == "Stopped"
 
 
-def test_nodes_whose_mode_somebody_set_take_no_part(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        await stage.client.patch(NODES, "node-0", {"metadata": {"labels": {names.MODE_LABEL: "observe"}}})
-        await until(lambda: names.MODE_LABEL in stage.view.node("node-0").labels)
-        await create(stage)
-        found = await look(stage)
-        protocol = protocol_of(await trial(stage))
-        assert found["node-0"] == ("observe", None)
-        assert "node-0" not in {*protocol.first_half, *protocol.second_half, *protocol.left_out}
-        # Taken out by hand while it runs: the label is not fought over.
-        out = protocol.first_half[0]
-        labels = {names.MODE_LABEL: "observe", names.TRIAL_LABEL: None}
-        await stage.client.patch(NODES, out, {"metadata": {"labels": labels}})
-        await until(lambda: names.TRIAL_LABEL not in stage.view.node(out).labels)
-        for _ in range(4):
-            assert (await look(stage, HOUR_S))[out] == ("observe", None)
-
-    play(body, tmp_path, mode=Mode.OBSERVE)
+@played(play, mode=Mode.OBSERVE)
+async def test_nodes_whose_mode_somebody_set_take_no_part(stage):
+    await fleet(stage)
+    await stage.client.patch(NODES, "node-0", {"metadata": {"labels": {names.MODE_LABEL: "observe"}}})
+    await until(lambda: names.MODE_LABEL in stage.view.node("node-0").labels)
+    await create(stage)
+    found = await look(stage)
+    protocol = protocol_of(await trial(stage))
+    assert found["node-0"] == ("observe", None)
+    assert "node-0" not in {*protocol.first_half, *protocol.second_half, *protocol.left_out}
+    # Taken out by hand while it runs: the label is not fought over.
+    out = protocol.first_half[0]
+    labels = {names.MODE_LABEL: "observe", names.TRIAL_LABEL: None}
+    await stage.client.patch(NODES, out, {"metadata": {"labels": labels}})
+    await until(lambda: names.TRIAL_LABEL not in stage.view.node(out).labels)
+    for _ in range(4):
+        assert (await look(stage, HOUR_S))[out] == ("observe", None)
 
 
-def test_the_oldest_trial_runs_and_others_wait_with_the_reason(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        await create(stage)
-        await create(stage, "later")
-        await look(stage)
-        assert reason(await trial(stage)) == "InBlock"
-        waiting = (await trial(stage, "later")).status
-        assert waiting.protocol is None
-        assert "july is running" in waiting.conditions[0].message
-
-    play(body, tmp_path, mode=Mode.OBSERVE)
+@played(play, mode=Mode.OBSERVE)
+async def test_the_oldest_trial_runs_and_others_wait_with_the_reason(stage):
+    await fleet(stage)
+    await create(stage)
+    await create(stage, "later")
+    await look(stage)
+    assert reason(await trial(stage)) == "InBlock"
+    waiting = (await trial(stage, "later")).status
+    assert waiting.protocol is None
+    assert "july is running" in waiting.conditions[0].message
 
 
 @pytest.mark.parametrize(
@@ -165,54 +154,48 @@ def test_the_oldest_trial_runs_and_others_wait_with_the_reason(tmp_path):
         ({"startTime": "soon"}, "invalid time"),
     ],
 )
-def test_a_trial_that_cannot_be_drawn_says_why(tmp_path, spec, why):
-    async def body(stage):
-        await fleet(stage)
-        await create(stage, **spec)
-        assert await look(stage) == dict.fromkeys(FLEET, (None, None))
-        found = await trial(stage)
-        assert reason(found) == "Invalid"
-        assert why in found.status.conditions[0].message
-
-    play(body, tmp_path, mode=Mode.OBSERVE)
+@played(play, mode=Mode.OBSERVE)
+async def test_a_trial_that_cannot_be_drawn_says_why(stage, spec, why):
+    await fleet(stage)
+    await create(stage, **spec)
+    assert await look(stage) == dict.fromkeys(FLEET, (None, None))
+    found = await trial(stage)
+    assert reason(found) == "Invalid"
+    assert why in found.status.conditions[0].message
 
 
-def test_who_lost_the_lease_writes_nothing(tmp_path):
-    async def body(stage):
-        await fleet(stage)
-        await create(stage)
-        stage.leading = False
-        with pytest.raises(Exception, match="lease"):
-            await look(stage)
-        assert (await trial(stage)).status.protocol is None
-        assert stage.view.node("node-0").labels == LABELS
-
-    play(body, tmp_path, mode=Mode.OBSERVE)
-
-
-def test_the_course_is_exported_while_this_replica_leads(tmp_path):
-    async def body(stage):
-        def shown(name, **labels):
-            return stage.metrics.registry.get_sample_value(f"joulie_operator_{name}", labels)
-
-        await fleet(stage)
-        await create(stage)
-        await create(stage, "september")
+@played(play, mode=Mode.OBSERVE)
+async def test_who_lost_the_lease_writes_nothing(stage):
+    await fleet(stage)
+    await create(stage)
+    stage.leading = False
+    with pytest.raises(Exception, match="lease"):
         await look(stage)
-        await look(stage, HOUR_S)
-        status = (await trial(stage)).status
-        assert shown("trial_block") == status.block == 2.0
-        assert shown("trial_blocks") == 2.0 * len(status.protocol.order)
-        assert {reason: shown("trials", reason=reason) for reason in ("InBlock", "Waiting", "Invalid")} == {
-            "InBlock": 1.0, "Waiting": 1.0, "Invalid": 0.0,
-        }  # fmt: skip
-        found = arms(status.treated)
-        for arm in Arm:
-            assert shown("trial_nodes", arm=arm) == 3.0 * found.count(arm)
-        stage.metrics.stood_down()
-        assert (shown("trial_block"), shown("trial_blocks"), shown("trials", reason="InBlock")) == (0.0, 0.0, None)
+    assert (await trial(stage)).status.protocol is None
+    assert stage.view.node("node-0").labels == LABELS
 
-    play(body, tmp_path, mode=Mode.OBSERVE)
+
+@played(play, mode=Mode.OBSERVE)
+async def test_the_course_is_exported_while_this_replica_leads(stage):
+    def shown(name, **labels):
+        return stage.metrics.registry.get_sample_value(f"joulie_operator_{name}", labels)
+
+    await fleet(stage)
+    await create(stage)
+    await create(stage, "september")
+    await look(stage)
+    await look(stage, HOUR_S)
+    status = (await trial(stage)).status
+    assert shown("trial_block") == status.block == 2.0
+    assert shown("trial_blocks") == 2.0 * len(status.protocol.order)
+    assert {reason: shown("trials", reason=reason) for reason in ("InBlock", "Waiting", "Invalid")} == {
+        "InBlock": 1.0, "Waiting": 1.0, "Invalid": 0.0,
+    }  # fmt: skip
+    found = arms(status.treated)
+    for arm in Arm:
+        assert shown("trial_nodes", arm=arm) == 3.0 * found.count(arm)
+    stage.metrics.stood_down()
+    assert (shown("trial_block"), shown("trial_blocks"), shown("trials", reason="InBlock")) == (0.0, 0.0, None)
 
 
 def shown_guard(stage, name, **labels):
@@ -274,35 +257,33 @@ async def finish(stage, nodes, passed_s, *, failed):
         ({}, 900.0, True, None),
     ],
 )
-def test_the_guard_ends_a_trial_that_harms_pods_and_a_new_leader_leaves_it_ended(
-    tmp_path, guard, treated_s, failed, why
+@played(play, mode=Mode.OBSERVE)
+async def test_the_guard_ends_a_trial_that_harms_pods_and_a_new_leader_leaves_it_ended(
+    stage, guard, treated_s, failed, why
 ):
-    async def body(stage):
-        await fleet(stage)
-        await create(stage, guard=guard)
-        await look(stage)
-        protocol = protocol_of(await trial(stage))
-        first_half_only = next(
-            block for block in protocol.blocks() if len(set(arms(block.treated))) == 2 and block.index % 2 == 0
-        )
-        await look(stage, first_half_only.start_s - stage.now_s)
-        await run_jobs(stage, protocol, 8, treated_s, failed)
-        found = await trial(stage)
-        if why is None:
-            assert reason(found) == "InBlock"
-            pods, harm = {arm: shown_guard(stage, "pods", arm=arm.value) for arm in Arm}, "slowdown"
-            assert pods == dict.fromkeys(Arm, 24.0)
-            assert (shown_guard(stage, "harm_ratio", harm=harm) or 0.0) == pytest.approx(0.5 / 0.8 if guard else 0.0)
-            return
-        assert reason(found) == "GuardBroken"
-        assert found.status.conditions[0].message.startswith(why)
-        assert await look(stage) == dict.fromkeys(FLEET, (None, None))
-        stage.start()
-        assert await look(stage, HOUR_S) == dict.fromkeys(FLEET, (None, None))
-        assert reason(await trial(stage)) == "GuardBroken"
-        assert {shown_guard(stage, "pods", arm=arm.value) for arm in Arm} == {None}, "nothing is judged any more"
-
-    play(body, tmp_path, mode=Mode.OBSERVE)
+    await fleet(stage)
+    await create(stage, guard=guard)
+    await look(stage)
+    protocol = protocol_of(await trial(stage))
+    first_half_only = next(
+        block for block in protocol.blocks() if len(set(arms(block.treated))) == 2 and block.index % 2 == 0
+    )
+    await look(stage, first_half_only.start_s - stage.now_s)
+    await run_jobs(stage, protocol, 8, treated_s, failed)
+    found = await trial(stage)
+    if why is None:
+        assert reason(found) == "InBlock"
+        pods, harm = {arm: shown_guard(stage, "pods", arm=arm.value) for arm in Arm}, "slowdown"
+        assert pods == dict.fromkeys(Arm, 24.0)
+        assert (shown_guard(stage, "harm_ratio", harm=harm) or 0.0) == pytest.approx(0.5 / 0.8 if guard else 0.0)
+        return
+    assert reason(found) == "GuardBroken"
+    assert found.status.conditions[0].message.startswith(why)
+    assert await look(stage) == dict.fromkeys(FLEET, (None, None))
+    stage.start()
+    assert await look(stage, HOUR_S) == dict.fromkeys(FLEET, (None, None))
+    assert reason(await trial(stage)) == "GuardBroken"
+    assert {shown_guard(stage, "pods", arm=arm.value) for arm in Arm} == {None}, "nothing is judged any more"
 
 
 # ---- deferral
@@ -317,93 +298,85 @@ async def begin_deferral(stage, name="july", **spec):
     return (await trial(stage, name)).status
 
 
-def test_a_trial_of_deferral_is_drawn_without_nodes_and_labels_none(tmp_path):
-    async def body(stage):
-        status = await begin_deferral(stage, seed=9)
-        began_s = stage.now_s
-        assert workload_protocol_of(await trial(stage)) == WorkloadProtocol(began_s, began_s + 2 * DAY_S, 9)
-        assert (status.protocol, reason(await trial(stage)), status.conditions[0].message) == (
-            None, "Assigning", "day 1 of 2",
-        )  # fmt: skip
-        await fleet(stage)
-        await create(stage, "later")
-        assert set((await look(stage, DAY_S)).values()) == {(None, None)}
-        assert (await trial(stage)).status.conditions[0].message == "day 2 of 2"
-        assert reason(await trial(stage, "later")) == "Waiting", "one at a time"
-        shown = stage.metrics.registry.get_sample_value
-        assert shown("joulie_operator_trials", {"reason": "Assigning"}) == 1.0
-        await look(stage, DAY_S)
-        assert reason(await trial(stage)) == "Completed"
-        assert (await trial(stage)).status.workloads == status.workloads
-
-    play(body, tmp_path, mode=Mode.OBSERVE)
+@played(play, mode=Mode.OBSERVE)
+async def test_a_trial_of_deferral_is_drawn_without_nodes_and_labels_none(stage):
+    status = await begin_deferral(stage, seed=9)
+    began_s = stage.now_s
+    assert workload_protocol_of(await trial(stage)) == WorkloadProtocol(began_s, began_s + 2 * DAY_S, 9)
+    assert (status.protocol, reason(await trial(stage)), status.conditions[0].message) == (
+        None, "Assigning", "day 1 of 2",
+    )  # fmt: skip
+    await fleet(stage)
+    await create(stage, "later")
+    assert set((await look(stage, DAY_S)).values()) == {(None, None)}
+    assert (await trial(stage)).status.conditions[0].message == "day 2 of 2"
+    assert reason(await trial(stage, "later")) == "Waiting", "one at a time"
+    shown = stage.metrics.registry.get_sample_value
+    assert shown("joulie_operator_trials", {"reason": "Assigning"}) == 1.0
+    await look(stage, DAY_S)
+    assert reason(await trial(stage)) == "Completed"
+    assert (await trial(stage)).status.workloads == status.workloads
 
 
-def test_a_trial_of_deferral_that_is_stopped_draws_no_pod_that_comes_later(tmp_path):
-    async def body(stage):
-        await begin_deferral(stage)
-        stage.now_s += HOUR_S
-        await stage.client.patch(POWER_TRIALS, "july", {"spec": {"stop": True}})
-        await look(stage)
-        stopped = workload_protocol_of(await trial(stage))
-        assert (stopped.covers(stage.now_s - 1.0), stopped.covers(stage.now_s)) == (True, False)
-        await look(stage, HOUR_S)
-        assert workload_protocol_of(await trial(stage)) == stopped
-        later = await begin_deferral(stage, "later", startTime=rfc3339(stage.now_s + HOUR_S))
-        assert later.conditions[0].reason == "Waiting"
-        await stage.client.patch(POWER_TRIALS, "later", {"spec": {"stop": True}})
-        await look(stage)
-        never = workload_protocol_of(await trial(stage, "later"))
-        assert never.start_s == never.end_s, "stopped before it began"
-
-    play(body, tmp_path, mode=Mode.OBSERVE)
+@played(play, mode=Mode.OBSERVE)
+async def test_a_trial_of_deferral_that_is_stopped_draws_no_pod_that_comes_later(stage):
+    await begin_deferral(stage)
+    stage.now_s += HOUR_S
+    await stage.client.patch(POWER_TRIALS, "july", {"spec": {"stop": True}})
+    await look(stage)
+    stopped = workload_protocol_of(await trial(stage))
+    assert (stopped.covers(stage.now_s - 1.0), stopped.covers(stage.now_s)) == (True, False)
+    await look(stage, HOUR_S)
+    assert workload_protocol_of(await trial(stage)) == stopped
+    later = await begin_deferral(stage, "later", startTime=rfc3339(stage.now_s + HOUR_S))
+    assert later.conditions[0].reason == "Waiting"
+    await stage.client.patch(POWER_TRIALS, "later", {"spec": {"stop": True}})
+    await look(stage)
+    never = workload_protocol_of(await trial(stage, "later"))
+    assert never.start_s == never.end_s, "stopped before it began"
 
 
 @pytest.mark.parametrize(("bound_min", "why"), [(30, "pods of workloads that wait do so for 60"), (90, None)])
-def test_the_guard_ends_a_trial_of_deferral_by_the_waits_of_workloads(tmp_path, bound_min, why):
-    async def body(stage):
-        await stage.add_node("node-0")
-        await begin_deferral(stage, guard={"maxWaitMinutes": bound_min})
-        protocol = workload_protocol_of(await trial(stage))
-        stage.now_s += 60.0
-        drawn = {f"train-of-{place}": protocol.arm_of("default", f"train-of-{place}") for place in range(30)}
-        for name, arm in drawn.items():
-            meta = {"name": name, "annotations": {TRIAL: str(Drawn("july", arm, name))}}
-            spec = {"nodeName": "node-0", "containers": [{"name": "c"}]}
-            await stage.client.create(PODS, {"metadata": meta, "spec": spec}, "default")
-        await until(lambda: len(stage.view.pods) == len(drawn))
-        await look(stage)
-        stage.now_s += HOUR_S
-        for name in drawn:
-            status = {"phase": "Running", "startTime": rfc3339(stage.now_s)}
-            await stage.client.patch(PODS, name, {"status": status}, namespace="default", subresource="status")
-        await until(lambda: all(running(stage, name) for name in drawn))
-        await look(stage)
-        await finish(stage, ["node-0"], 600.0, failed=False)
-        found = await trial(stage)
-        assert reason(found) == ("Assigning" if why is None else "GuardBroken")
-        assert (why or "day 1 of 2") in found.status.conditions[0].message
-        if why is None:
-            assert 0.0 < shown_guard(stage, "harm_ratio", harm="wait") <= 1.0
-        assert workload_protocol_of(found).covers(stage.now_s) is (why is None)
-
-    play(body, tmp_path, mode=Mode.OBSERVE)
+@played(play, mode=Mode.OBSERVE)
+async def test_the_guard_ends_a_trial_of_deferral_by_the_waits_of_workloads(stage, bound_min, why):
+    await stage.add_node("node-0")
+    await begin_deferral(stage, guard={"maxWaitMinutes": bound_min})
+    protocol = workload_protocol_of(await trial(stage))
+    stage.now_s += 60.0
+    drawn = {f"train-of-{place}": protocol.arm_of("default", f"train-of-{place}") for place in range(30)}
+    for name, arm in drawn.items():
+        meta = {"name": name, "annotations": {TRIAL: str(Drawn("july", arm, name))}}
+        spec = {"nodeName": "node-0", "containers": [{"name": "c"}]}
+        await stage.client.create(PODS, {"metadata": meta, "spec": spec}, "default")
+    await until(lambda: len(stage.view.pods) == len(drawn))
+    await look(stage)
+    stage.now_s += HOUR_S
+    for name in drawn:
+        status = {"phase": "Running", "startTime": rfc3339(stage.now_s)}
+        await stage.client.patch(PODS, name, {"status": status}, namespace="default", subresource="status")
+    await until(lambda: all(running(stage, name) for name in drawn))
+    await look(stage)
+    await finish(stage, ["node-0"], 600.0, failed=False)
+    found = await trial(stage)
+    assert reason(found) == ("Assigning" if why is None else "GuardBroken")
+    assert (why or "day 1 of 2") in found.status.conditions[0].message
+    if why is None:
+        assert 0.0 < shown_guard(stage, "harm_ratio", harm="wait") <= 1.0
+    assert workload_protocol_of(found).covers(stage.now_s) is (why is None)
 
 
 # ---- washout
 
 
 @pytest.mark.parametrize(("pods", "minutes"), [(24, 20), (8, 30)])
-def test_a_washout_follows_the_pods_that_run_at_the_draw(tmp_path, pods, minutes):
-    async def body(stage):
-        await fleet(stage)
-        for number in range(pods):
-            await create_pod(stage, f"pod-{number}", FLEET[number % len(FLEET)])
-        await stage.step()
-        stage.now_s += 20 * 60.0
-        body = {"metadata": {"name": "july"}, "spec": {"pairs": 12, "blockMinutes": 60, "washout": "auto"}}
-        await stage.client.create(POWER_TRIALS, body)
-        await look(stage)
-        assert (await trial(stage)).status.protocol.washout_minutes == minutes
-
-    play(body, tmp_path, mode=Mode.OBSERVE)
+@played(play, mode=Mode.OBSERVE)
+async def test_a_washout_follows_the_pods_that_run_at_the_draw(stage, pods, minutes):
+    await fleet(stage)
+    for number in range(pods):
+        await create_pod(stage, f"pod-{number}", FLEET[number % len(FLEET)])
+    await stage.step()
+    stage.now_s += 20 * 60.0
+    body = {"metadata": {"name": "july"}, "spec": {"pairs": 12, "blockMinutes": 60, "washout": "auto"}}
+    await stage.client.create(POWER_TRIALS, body)
+    await look(stage)
+    assert (await trial(stage)).status.protocol.washout_minutes == minutes
