@@ -14,13 +14,7 @@ from joulie.adapters.prometheus.readings import NodePower, Rejection
 from joulie.apps.operator.power.facility import FacilityFeed
 from joulie.apps.operator.power.feed import PowerFeed
 from joulie.apps.operator.settings import OperatorSettings
-from joulie.apps.operator.sources.node_power import (
-    DcgmSource,
-    ExporterSource,
-    HttpSource,
-    Parts,
-    QuerySource,
-)
+from joulie.apps.operator.sources.node_power import DcgmSource, ExporterSource, HttpSource, Parts, QuerySource
 from joulie.domain.control import Facility, controlled_node
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import resolve

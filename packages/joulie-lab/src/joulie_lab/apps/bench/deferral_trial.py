@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 from joulie_lab.apps.bench.coverage import coverage_figure, play_settings
 from joulie_lab.apps.bench.report import Page, Report, Table
 from joulie_lab.apps.bench.run import EXECUTOR, JOBS, benchmark
-from joulie_lab.benchmarks.deferral_trial import (
-    SETTINGS,
-    DeferralTrialResult,
-    Setting,
-    summed_up,
-    trials_of,
-)
+from joulie_lab.benchmarks.deferral_trial import SETTINGS, DeferralTrialResult, Setting, summed_up, trials_of
 from joulie_lab.program.parallel import Executor
 
 if TYPE_CHECKING:

@@ -19,20 +19,8 @@ from joulie_lab.apps.bench.run import PATH, RANGES, RangeCheck
 from joulie_lab.apps.experiment.artefacts import ArtefactError, Artefacts
 from joulie_lab.benchmarks.results import Estimate, Figures, estimate, plain
 from joulie_lab.program.outputs import Outputs
+from joulie_lab.simulation.experiment.fidelity import StartDifferences
 from joulie_lab.simulation.experiment.fidelity import fidelity as compare
-
-
-class Starts(Figures, frozen=True):
-    """Differences of start times and nodes of the same jobs; shares of the jobs."""
-
-    jobs: int
-    only_native: int
-    only_other: int
-    median_s: float | None
-    p95_abs_s: float | None
-    within_a_minute: float | None
-    same_node: float | None
-    same_family: float | None
 
 
 class Pair(Figures, frozen=True):
@@ -54,7 +42,7 @@ class FidelityRun(Figures, frozen=True):
     node_correlation_in_family: float | None
     node_error_pct: float
     power_error_pct: float
-    starts: Starts
+    starts: StartDifferences
     families: Sequence[Pair]
     explanation: Sequence[Pair]
     work_pct: float

@@ -11,13 +11,7 @@ from urllib.parse import urlsplit
 import httpx2
 import msgspec
 
-from joulie.adapters.power_switches.programs import (
-    IPMITOOL,
-    CommandSwitch,
-    IpmiSwitch,
-    Program,
-    WakeOnLanSwitch,
-)
+from joulie.adapters.power_switches.programs import IPMITOOL, CommandSwitch, IpmiSwitch, Program, WakeOnLanSwitch
 from joulie.adapters.power_switches.redfish import RedfishSwitch
 from joulie.http_client import tls_context
 from joulie.ports.power_switch import PowerSwitch

@@ -14,7 +14,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -26,6 +26,7 @@ from joulie.domain.accounting.records import CompletedPod, CycleResult, Energy, 
 from joulie.domain.grid.signals import Measure
 from joulie.domain.quantities import joules_to_kwh
 from joulie.domain.trial.holdout import NO_EVIDENCE, Evidence
+from joulie.program.metrics import process_registry
 from joulie.program.renamed import renamed
 
 PREFIX = "scheduler_compute_gardener_"
@@ -98,9 +99,7 @@ class AccountingMetrics:
     """
 
     def __init__(self, currency: str = "USD", max_pods: int = 1000, retention_s: float = 3600.0) -> None:
-        self.registry = CollectorRegistry()
-        for process_part in (ProcessCollector, PlatformCollector, GCCollector):
-            process_part(registry=self.registry)
+        self.registry = process_registry()
         self.cycles = Counter("joulie_accounting_cycles", "Accounting cycles.", ["result"], registry=self.registry)
         self.cycle_seconds = Histogram(
             "joulie_accounting_cycle_duration_seconds",

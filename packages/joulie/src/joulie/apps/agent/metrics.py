@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from joulie.apps.agent.host import Host, Observation
 from joulie.apps.agent.node import NodeAgent
 from joulie.apps.agent.outcome import backends_of, worst
+from joulie.program.metrics import process_registry
 
 MODES = ("none", "rapl", "hsmp", "dvfs")
 _HZ_PER_KHZ = 1e3
@@ -22,9 +23,7 @@ _UJ_PER_J = 1e6
 
 def registry(nodes: Callable[[], Iterable[NodeAgent]]) -> CollectorRegistry:
     """Registry with the metrics of all nodes of this agent and of the process."""
-    metrics = CollectorRegistry()
-    for process_part in (ProcessCollector, PlatformCollector, GCCollector):
-        process_part(registry=metrics)
+    metrics = process_registry()
     metrics.register(_Nodes(nodes))
     return metrics
 

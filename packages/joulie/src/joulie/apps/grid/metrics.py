@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    GCCollector,
-    Histogram,
-    PlatformCollector,
-    ProcessCollector,
-)
+from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -23,6 +15,7 @@ from joulie.apps.grid.multikueue import NominationResult
 from joulie.apps.grid.pending import PendingQueue
 from joulie.domain.grid.deferral import Hold, HoldReason, ReleaseReason
 from joulie.domain.grid.signals import GridSignal, Measure
+from joulie.program.metrics import process_registry
 from joulie.program.renamed import Renamed
 
 _SEED = "scheduler_compute_gardener_"
@@ -75,9 +68,7 @@ class ControllerMetrics:
     """
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        for process_part in (ProcessCollector, PlatformCollector, GCCollector):
-            process_part(registry=self.registry)
+        self.registry = process_registry()
         self.leading = Gauge("joulie_grid_leader", "1 while this replica leads.", registry=self.registry)
         self.attempts = self._counter(_SEED + "scheduling_attempt", "Decisions for pods, by result.", "result")
         self.decide_seconds = Histogram(

@@ -9,15 +9,7 @@ from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    GCCollector,
-    Histogram,
-    PlatformCollector,
-    ProcessCollector,
-)
+from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -34,6 +26,7 @@ from joulie.domain.drain import ActiveEco, ActivePerformance, DrainingPerformanc
 from joulie.domain.policy import Profile
 from joulie.domain.twin import FULL_DENSITY_CORES, FULL_DENSITY_GPUS, FleetTwin
 from joulie.domain.units import FloatArray
+from joulie.program.metrics import process_registry
 from joulie.program.sources import SourceStates
 
 _STATES = tuple(state.__name__ for state in (ActivePerformance, DrainingPerformance, ActiveEco))
@@ -62,9 +55,7 @@ class OperatorMetrics:
     """
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        for process_part in (ProcessCollector, PlatformCollector, GCCollector):
-            process_part(registry=self.registry)
+        self.registry = process_registry()
         self.leading = Gauge("joulie_operator_leader", "1 while this replica leads.", registry=self.registry)
         self.reconciles = Counter("joulie_operator_reconciles", "Control cycles.", ["result"], registry=self.registry)
         self.reconcile_seconds = Histogram(
