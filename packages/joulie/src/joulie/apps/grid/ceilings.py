@@ -1,4 +1,4 @@
-"""Lowers the maximum of autoscalers while power is dirty or dear, and restores it.
+"""Lowers the maximum of autoscalers while power is dirty or expensive, and restores it.
 
 What is decided follows from the annotations, the signals and the clock; what was lowered is recorded on the autoscaler
 itself. So another replica goes on where this one died, and the guard restores the maximum if none does.

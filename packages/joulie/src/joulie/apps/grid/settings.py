@@ -110,7 +110,7 @@ class ControllerSettings(ModeSettings, KueueSettings, GridSettings, PrometheusSe
         "REPLICA_CEILINGS_ENABLED",
         False,
         "Lower the maximum of HorizontalPodAutoscalers and KEDA's ScaledObjects that ask for it while power is dirty "
-        "or dear.",
+        "or expensive.",
     )
     dry_run_enabled: bool = boolean("DRY_RUN_ENABLED", False, "Hold nothing; only report what would have been held.")
     dry_run_mode: DryRunMode = choice(

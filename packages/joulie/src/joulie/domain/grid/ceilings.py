@@ -1,4 +1,4 @@
-"""A ceiling on the replicas of an autoscaled workload while power is dirty or dear.
+"""A ceiling on the replicas of an autoscaled workload while power is dirty or expensive.
 
 The autoscaler still decides how many replicas run: a ceiling only lowers its maximum, never below the floor or the
 minimum, and never raises it. Whatever is unknown or malformed leaves the maximum as it was.
