@@ -5,7 +5,6 @@ Three queries of its pod timeline are left out, since they match nothing with th
 delays, which name no pod, with the pods of kube-state-metrics by all labels.
 """
 
-_PHASES = ("Pending", "Running", "Succeeded", "Failed")
 _PHASE = (
     'sum by(exported_pod) (kube_pod_status_phase{{phase="{phase}",exported_pod=~".*"}} * on(exported_pod, '
     "exported_namespace) group_left(scheduler_name) "

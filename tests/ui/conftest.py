@@ -114,10 +114,6 @@ class Browser:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
-    def screenshot(self, file: Path) -> None:
-        image = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
-        file.write_bytes(base64.b64decode(image))
-
     def picture(self) -> bytes:
         """PNG of what the window shows."""
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
