@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from joulie.adapters.kubernetes.api.core import ConfigMap
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.adapters.kubernetes.api.v1alpha1 import HeldOutSaving, WorkloadProfile
+from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.holdout import CONFIG_MAP
 from joulie.adapters.kubernetes.pods import Owner
 from joulie.apps.kubectl.holdout import limits_saving
@@ -50,7 +51,10 @@ class Cluster:
         """A new leader, which knows what was written."""
         entry = self.entry
         pod = SimpleNamespace(namespace="ml", name="train-0", uid="uid-0")
-        view = SimpleNamespace(workload_profiles=SimpleNamespace(effective=lambda _workload: entry), pods={TRAIN: pod})
+        profiles = SimpleNamespace(
+            effective=lambda _workload: entry, effective_key=lambda _workload: Key("ml", "job-train")
+        )
+        view = SimpleNamespace(workload_profiles=profiles, pods={TRAIN: pod})
 
         async def apply(_resource: Any, _name: str, body: dict[str, Any], **_how: Any) -> None:
             entry.status.gpu_limit = body["status"]["gpuLimit"]
