@@ -275,6 +275,12 @@ def test_observe_mode_writes_nothing_that_is_not_joulies(loop: Loop) -> None:
     )
     reasons = ("get", "events", "-A", "-o", "jsonpath={.items[*].reason}")
     wait_for(lambda: "WouldSleep" in loop.plane.kubectl(*reasons), PATIENCE_S, "empty nodes would sleep")
+
+    def would_be_asleep() -> bool:
+        plans = [twin.get("status", {}).get("planned", {}) for twin in loop.twins().values()]
+        return [plan.get("sleep", {}).get("state") for plan in plans].count("asleep") == len(NODE_NAMES) - 1
+
+    wait_for(would_be_asleep, PATIENCE_S, "NodeTwins say that all but one would be asleep")
     bodies = {name: pod(name, **asked) for name, asked in ASKED.items()}
     for name in NODE_NAMES:
         bodies[f"critical-on-{name}"] = pod(f"critical-on-{name}", workload_class="performance", on=name)

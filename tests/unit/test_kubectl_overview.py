@@ -152,6 +152,17 @@ def test_what_would_be_done_in_observe_mode() -> None:
     assert "observe mode, nothing applied, on 1 node" in summary_lines(summary([found]))
 
 
+def test_how_a_node_would_sleep() -> None:
+    sleep = {"state": "asleep", "since": rfc3339(NOW_S - 60.0), "reason": "empty and cordoned"}
+    found = row(of=twin(planned={"sleep": sleep}))
+    assert (found.planned, found.planned_sleep) == (None, "asleep")
+    assert "would be asleep: empty and cordoned" in found.notes
+    assert COLUMNS["planned"].text(row(of=twin(planned={"profile": "eco", "sleep": sleep}))) == "eco, asleep"
+    facts = summary([found])
+    assert (facts["plannedSleep"], facts["observed"], facts["sleep"]) == ({"asleep": 1}, [], {}), "its caps are applied"
+    assert "would be closed to pods so that they can sleep: 1 asleep" in summary_lines(facts)
+
+
 @pytest.mark.parametrize(
     ("mark", "shown", "why"),
     [

@@ -19,7 +19,7 @@ from support import sleep_stage
 from support.disruption_budgets import set_budget
 from support.operator_stage import until
 from support.power_switches import Site
-from support.sleep_stage import add, add_pod, closed, events, look, sample
+from support.sleep_stage import add, add_pod, closed, end_pod, events, look, sample
 
 SWITCH = {"metadata": {"annotations": {names.POWER_SWITCH_ANNOTATION: "redfish"}}}
 MOVABLE = {names.RESCHEDULABLE_ANNOTATION: "true"}
@@ -133,6 +133,12 @@ def test_observed_it_is_only_said_once(tmp_path, how):
         assert await pods_on(stage, "n2") == {"few1", "few2"}
         assert await events(stage) == {("n2", "WouldEmpty")}
         assert sample(stage, "commands_total", action="empty", mode="observe") == 1.0
+        planned = stage.loop._sleep.planned("n2")
+        assert (planned.state, planned.reason.partition(";")[0]) == ("emptying", "2 pods fit elsewhere")
+        for name in ("few1", "few2"):
+            await end_pod(stage, name)
+        await look(stage)
+        assert stage.loop._sleep.planned("n2") is None, "they have gone by themselves"
 
     play(body, tmp_path, **how)
 

@@ -26,6 +26,7 @@ from joulie.program.leadership import NotLeadingError
 from joulie.program.settings import settings_from
 from support.operator_stage import until
 from support.sleep_stage import (
+    FLEET,
     HOSTNAME,
     add,
     add_pod,
@@ -70,6 +71,7 @@ def test_observe_says_what_would_be_done_and_writes_nothing(tmp_path, how):
     async def body(stage):
         await fleet(stage)
         before = await versions(stage)
+        stage.wake.clear()
         await asleep(stage)
         assert await versions(stage) == before
         would = {"WouldCloseToSleep", "WouldSleep"}
@@ -77,6 +79,7 @@ def test_observe_says_what_would_be_done_and_writes_nothing(tmp_path, how):
         assert sample(stage, "nodes", state="asleep", mode="observe") == 2.0
         assert sample(stage, "nodes", state="asleep", mode="enforce") == 0.0
         assert sample(stage, "commands_total", action="powerOff", mode="observe") == 2.0
+        assert stage.wake.is_set(), "so that NodeTwins say so at once"
         # No pod waits for a node that is open in truth.
         await add_pod(stage, "wide", cpu="60")
         await add_pod(stage, "wider", cpu="60")
@@ -84,6 +87,13 @@ def test_observe_says_what_would_be_done_and_writes_nothing(tmp_path, how):
         assert await events(stage, "Pod") == set()
         assert {reason for _, reason in await events(stage)} == would | {"WouldOpen"}
         assert await versions(stage) == before
+        await stage.step()
+        planned = {name: (await stage.twin(name)).status.planned for name in FLEET}
+        (sleeps,) = (one.sleep for one in planned.values() if one is not None and one.sleep is not None)
+        assert (sleeps.state, sleeps.reason) == ("asleep", "empty and cordoned")
+        assert [one is not None and one.profile is not None for one in planned.values()] == [
+            stage.settings.mode is Mode.OBSERVE
+        ] * 3, "caps are planned where they are only observed"
 
     play(body, tmp_path, **how)
 

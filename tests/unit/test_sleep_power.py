@@ -99,11 +99,29 @@ def test_an_empty_node_is_switched_off_and_a_pod_wakes_it(tmp_path):
 def test_a_node_that_does_not_say_so_or_is_observed_is_not_switched(tmp_path, how):
     async def body(stage, site):
         await asleep(stage)
-        await later(stage, site, 60.0, times=20)
+        await later(stage, site, 60.0, times=40)
         assert site.machines["n2"].calls == []
         assert ("n2", "Asleep") in await events(stage) or ("n2", "WouldSleep") in await events(stage)
+        assert not {("n2", "Opened"), ("n2", "WouldOpen")} & await events(stage), "that it is on says nothing"
 
     play(body, tmp_path, **how)
+
+
+def test_an_observed_node_would_wake_for_a_pod_and_then_be_open(tmp_path):
+    async def body(stage, site):
+        await asleep(stage)
+        await add_pod(stage, "large", cpu="32")
+        states = []
+        for _ in range(3):
+            planned = stage.loop._sleep.planned("n2")
+            states.append(planned and planned.state)
+            await later(stage, site)
+        assert states == ["asleep", "waking", None]
+        would = [reason for name, reason in await events(stage) if name == "n2"]
+        assert sorted(would) == ["WouldCloseToSleep", "WouldOpen", "WouldSleep", "WouldWake"]
+        assert site.machines["n2"].calls == []
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
 
 
 @pytest.mark.parametrize("entry", [None, SwitchKind.IPMI], ids=["none", "of another kind than annotated"])
@@ -128,7 +146,7 @@ def test_a_switch_that_does_not_answer_leaves_the_node_cordoned(tmp_path):
     async def body(stage, site):
         site.machines["n2"].answers = False
         await asleep(stage)
-        await later(stage, site, 60.0, times=20)
+        await later(stage, site, 60.0, times=40)
         assert await closed(stage) == {"n2": "cordoned"}
         assert sample(stage, "errors_total") > 0.0
         await add_pod(stage, "large", cpu="32")

@@ -9,7 +9,7 @@ from typing import Any
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.core import Node
-from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin, NodeTwinSpec, PlannedState
+from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin, NodeTwinSpec, PlannedSleep, PlannedState
 from joulie.adapters.kubernetes.api.v1alpha1.fields import ControlOutcome, ControlResult
 from joulie.adapters.kubernetes.pods import PodFacts
 from joulie.adapters.kubernetes.requests import offered_gpus
@@ -66,7 +66,9 @@ class NodeRow:
         cpu_control: backend and result of the CPU cap; `no report` where a cap is requested and the agent has not
             reported about it.
         gpu_control: the same for the GPU cap.
-        planned: what would be done on a node in observe mode; None where the plan is applied.
+        planned: profile and caps that would be set on a node in observe mode; None where they are.
+        planned_sleep: state of sleep in which the node would be, where that is only observed; None where it would be
+            open to pods.
         sleep: state of a node that sleeps, is about to, or wakes: emptying, cordoned, asleep, waking or failed; None
             where it is open to pods.
         sleep_s: time for which it has been in that state, s.
@@ -96,6 +98,7 @@ class NodeRow:
     cpu_control: str | None
     gpu_control: str | None
     planned: str | None
+    planned_sleep: str | None
     sleep: str | None
     sleep_s: float | None
     age_s: float | None
@@ -108,6 +111,11 @@ def _class_style(row: NodeRow) -> str:
 
 def _sleep_text(row: NodeRow) -> str:
     return "-" if row.sleep is None else f"{row.sleep} {format_age(row.sleep_s)}"
+
+
+def planned_text(row: NodeRow) -> str | None:
+    """What would be done on a node, sleep included: ``eco 60%, asleep``; None where all of it is done."""
+    return ", ".join(one for one in (row.planned, row.planned_sleep) if one is not None) or None
 
 
 def _age_style(row: NodeRow) -> str:
@@ -126,7 +134,7 @@ COLUMNS: Mapping[str, Column[NodeRow]] = {
     "pods": number_column("PODS", lambda row: row.pods, rank=5),
     "cpu-cap": text_column("CPU-CAP", lambda row: row.cpu_cap),
     "gpu-cap": text_column("GPU-CAP", lambda row: row.gpu_cap),
-    "planned": text_column("PLANNED", lambda row: row.planned, rank=3),
+    "planned": text_column("PLANNED", planned_text, rank=3),
     "sleep": replace(text_column("SLEEP", lambda row: row.sleep), text=_sleep_text),
     "power": number_column("POWER", lambda row: row.power_w, "{:.0f}W"),
     "limit": number_column("LIMIT", lambda row: row.capped_power_w, "{:.0f}W", wide=True),
@@ -202,6 +210,7 @@ def summary(rows: Sequence[NodeRow]) -> dict[str, Any]:
         "pods": sum(row.pods for row in rows),
         "controlProblems": not_in_force,
         "sleep": dict(Counter(row.sleep for row in rows if row.sleep is not None)),
+        "plannedSleep": dict(Counter(row.planned_sleep for row in rows if row.planned_sleep is not None)),
         "observed": [row.name for row in rows if row.planned is not None],
         "withoutAgent": [row.name for row in rows if NO_AGENT in row.notes],
         "stale": [row.name for row in rows if is_stale(row)],
@@ -221,9 +230,10 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
         )
     if facts["observed"]:
         lines.append(f"observe mode, nothing applied, on {format_count(len(facts['observed']), 'node')}")
-    if facts["sleep"]:
-        states = ", ".join(f"{count} {state}" for state, count in sorted(facts["sleep"].items()))
-        lines.append(f"closed to pods so that they can sleep: {states}")
+    for key, text in (("sleep", "closed"), ("plannedSleep", "would be closed")):
+        if facts[key]:
+            states = ", ".join(f"{count} {state}" for state, count in sorted(facts[key].items()))
+            lines.append(f"{text} to pods so that they can sleep: {states}")
     for key, text in (
         ("controlProblems", "caps not in force"),
         ("withoutAgent", "no agent runs"),
@@ -249,6 +259,7 @@ def _row(node: Node, twin: NodeTwin | None, pods: Sequence[PodFacts], now_s: flo
     status = twin.status if twin else None
     power = status.power_measurement if status else None
     sleep = state_of(sleep_mark(node), tainted=has_asleep_taint(node), now_s=now_s)
+    would_sleep = status.planned.sleep if status and status.planned else None
     return NodeRow(
         name=node.metadata.name,
         schedulable_class=(status.schedulable_class if status else None) or _UNKNOWN,
@@ -274,10 +285,11 @@ def _row(node: Node, twin: NodeTwin | None, pods: Sequence[PodFacts], now_s: flo
         cpu_control=_control(twin, "cpu"),
         gpu_control=_control(twin, "gpu"),
         planned=_planned(twin),
+        planned_sleep=None if would_sleep is None else would_sleep.state,
         sleep=None if isinstance(sleep, Awake) else type(sleep).__name__.lower(),
         sleep_s=None if isinstance(sleep, Awake) else now_s - sleep.since_s,
         age_s=_twin_age_s(twin, now_s),
-        notes=(*_sleep_notes(sleep), *_notes(twin, without_agent=without_agent)),
+        notes=(*_sleep_notes(sleep, would_sleep), *_notes(twin, without_agent=without_agent)),
     )
 
 
@@ -355,11 +367,11 @@ def _twin_age_s(twin: NodeTwin | None, now_s: float) -> float | None:
     return None if updated_s is None else now_s - updated_s
 
 
-def _sleep_notes(state: SleepState) -> tuple[str, ...]:
-    """Why a node is closed to pods, and what opens it."""
+def _sleep_notes(state: SleepState, would: PlannedSleep | None) -> tuple[str, ...]:
+    """Why a node is closed to pods, and what opens it; or why it would be."""
     match state:
         case Awake():
-            return ()
+            return () if would is None else (f"would be {would.state}: {would.reason or 'no reason given'}",)
         case Emptying():
             return ("emptied so that it can sleep: its pods are moved to other nodes",)
         case Cordoned():

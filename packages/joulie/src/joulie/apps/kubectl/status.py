@@ -22,7 +22,15 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.pods import PodFacts, pod_facts
 from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES, PODS
 from joulie.apps.kubectl.columns import sorted_rows, table_lines
-from joulie.apps.kubectl.overview import COLUMNS, NodeRow, document, node_rows, summary, summary_lines
+from joulie.apps.kubectl.overview import (
+    COLUMNS,
+    NodeRow,
+    document,
+    node_rows,
+    planned_text,
+    summary,
+    summary_lines,
+)
 from joulie.apps.kubectl.table import console
 from joulie.domain.policy import PodPhase
 
@@ -135,7 +143,7 @@ def _page(rows: Sequence[NodeRow], view: View, width: int, problems: Sequence[st
     notes = [Text(f"{row.name}: {note}", style="dim") for row in rows for note in row.notes] if wide else []
     # Only nodes in observe mode have a plan that is not applied, and few clusters have nodes that sleep.
     used = {
-        "planned": any(row.planned is not None for row in rows),
+        "planned": any(planned_text(row) is not None for row in rows),
         "sleep": any(row.sleep is not None for row in rows),
     }
     columns = {name: column for name, column in COLUMNS.items() if used.get(name, True)}

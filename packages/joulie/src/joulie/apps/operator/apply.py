@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from joulie.adapters.kubernetes import names
-from joulie.adapters.kubernetes.api.v1alpha1 import GpuLimit, NodeTwin, NodeTwinStatus
+from joulie.adapters.kubernetes.api.v1alpha1 import GpuLimit, NodeTwin, NodeTwinStatus, PlannedSleep
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import PatchKind
 from joulie.adapters.kubernetes.control_reports import requests_cap
@@ -96,6 +96,7 @@ class Publisher:
         gpu_limits: returns the limits of a node's single GPUs.
         ceiling: returns the upper bound of a node's caps by power budgets.
         budgets: returns the names of the power budgets in force that cover a node.
+        sleep: returns how a node would sleep whose sleep is only observed.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Publisher:
         gpu_limits: Callable[[str], tuple[GpuLimit, ...]] = lambda _node: (),
         ceiling: Callable[[str], PowerCeiling | None] = lambda _node: None,
         budgets: Callable[[str], tuple[str, ...]] = lambda _node: (),
+        sleep: Callable[[str], PlannedSleep | None] = lambda _node: None,
     ) -> None:
         self._client, self._view = leader.client, leader.view
         self._settings, self._may_write, self._now_s = leader.settings, leader.may_write, leader.now_s
@@ -117,6 +119,7 @@ class Publisher:
         self._gpu_limits = gpu_limits
         self._ceiling = ceiling
         self._budgets = budgets
+        self._sleep = sleep
         self._decision: Decision | None = None
         self._index: dict[str, int] = {}
         self._twin_keys: dict[str, Key] = {}
@@ -218,9 +221,11 @@ class Publisher:
             return None
         return self._comparison.wanted(Grounds.of(self._decision, index, *self._asked(node)), self._stored(node))
 
-    def _asked(self, node: str) -> tuple[Advice, tuple[GpuLimit, ...], PowerCeiling | None, tuple[str, ...]]:
+    def _asked(
+        self, node: str
+    ) -> tuple[Advice, tuple[GpuLimit, ...], PowerCeiling | None, tuple[str, ...], PlannedSleep | None]:
         """What others than the decision ask of a node."""
-        return self._advice(node), self._gpu_limits(node), self._ceiling(node), self._budgets(node)
+        return self._advice(node), self._gpu_limits(node), self._ceiling(node), self._budgets(node), self._sleep(node)
 
     # ---- what to write
 

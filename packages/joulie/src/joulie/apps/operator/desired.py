@@ -27,6 +27,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     NodeTwin,
     NodeTwinSpec,
     NodeTwinStatus,
+    PlannedSleep,
     PlannedState,
     PolicyReference,
     PowerMeasurement,
@@ -96,6 +97,7 @@ class Grounds(NamedTuple):
     gpu_limits: tuple[GpuLimit, ...] = ()
     ceiling: PowerCeiling | None = None
     budgets: tuple[str, ...] = ()
+    sleep: PlannedSleep | None = None
 
     @classmethod
     def of(
@@ -106,6 +108,7 @@ class Grounds(NamedTuple):
         gpu_limits: tuple[GpuLimit, ...] = (),
         ceiling: PowerCeiling | None = None,
         budgets: tuple[str, ...] = (),
+        sleep: PlannedSleep | None = None,
     ) -> Self:
         """The grounds for the node at an index of the decision.
 
@@ -116,6 +119,7 @@ class Grounds(NamedTuple):
             gpu_limits: limits of its single GPUs.
             ceiling: upper bound of its caps by power budgets, which may be newer than the decision.
             budgets: power budgets in force that cover it.
+            sleep: how it would sleep, where that is only observed.
         """
         power = decision.power
         return cls(
@@ -127,6 +131,7 @@ class Grounds(NamedTuple):
             gpu_limits,
             ceiling,
             budgets,
+            sleep,
         )
 
 
@@ -137,9 +142,10 @@ def desired_node(
     gpu_limits: tuple[GpuLimit, ...] = (),
     ceiling: PowerCeiling | None = None,
     budgets: tuple[str, ...] = (),
+    sleep: PlannedSleep | None = None,
 ) -> DesiredNode:
     """The desired state of the node at an index of the decision; for the arguments see `Grounds.of`."""
-    grounds = Grounds.of(decision, index, advice, gpu_limits, ceiling, budgets)
+    grounds = Grounds.of(decision, index, advice, gpu_limits, ceiling, budgets, sleep)
     words = desired_words(grounds)
     if not grounds.scored:
         return words
@@ -162,7 +168,7 @@ def desired_words(grounds: Grounds) -> DesiredNode:
                 cpu_pct=round(node.caps.cpu_percent, 2), gpu_pct=round(node.caps.gpu_percent, 2)
             ),
             power_measurement=PowerMeasurement(source=_stored_source(grounds.source)) if grounds.scored else None,
-            planned=_planned(node),
+            planned=_planned(grounds),
             power_budgets=grounds.budgets[:MAX_BUDGETS],
             conditions=tuple(_conditions(grounds)),
             reschedule_recommendations=grounds.advice.reschedule,
@@ -208,17 +214,19 @@ def _spec(node: NodeDecision, gpu_limits: tuple[GpuLimit, ...], ceiling: PowerCe
     )
 
 
-def _planned(node: NodeDecision) -> PlannedState | None:
-    """What would be done on a node in observe mode."""
+def _planned(grounds: Grounds) -> PlannedState | None:
+    """What would be done on a node in observe mode, or whose sleep is only observed."""
+    node, sleep = grounds.node, grounds.sleep
     would = node.planned
     if would is None:
-        return None
+        return None if sleep is None else PlannedState(sleep=sleep)
     return PlannedState(
         profile=would.profile,
         cpu=_cpu_cap(would.caps),
         gpu=_gpu_cap(would.caps),
         policy=PolicyReference(node.policy),
         draining=would.draining,
+        sleep=sleep,
     )
 
 

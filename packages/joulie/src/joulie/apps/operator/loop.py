@@ -113,6 +113,7 @@ class ControlLoop:
             wake_room=lambda asleep: self._budgets.wake_room(asleep),  # noqa: PLW0108 (made below)
             pod_room_w=lambda: self._budgets.pod_room_w(),  # noqa: PLW0108
             pod_power_w=self._power.pod_power_w,
+            plan_changed=wake.set,
         )
         self._budgets = PowerBudgets(
             leader,
@@ -141,6 +142,7 @@ class ControlLoop:
             gpu_limits=self._gpu_limits.of_node if self._gpu_limits is not None else lambda _node: (),
             ceiling=self._budgets.of_node,
             budgets=self._budgets.covering,
+            sleep=self._sleep.planned,
         )
 
     async def run(self) -> None:

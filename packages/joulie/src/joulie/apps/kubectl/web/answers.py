@@ -43,7 +43,7 @@ class FleetNode(Answer, frozen=True):
         gpu_cap: wanted cap of each GPU, with its unit.
         cap_state: none (no cap is wanted), confirmed, unconfirmed (written, not read back) or notInForce.
         next: what changes next, and why; null if nothing is about to change.
-        planned: what would be done, in observe mode; null where the plan is applied.
+        planned: what would be done, in observe mode, sleep included; null where the plan is applied.
         notes: why data is missing, and why caps are not in force.
     """
 
@@ -313,7 +313,7 @@ class PlannedItem(Answer, frozen=True):
     """What would be done on some nodes in observe mode.
 
     Attributes:
-        what: profile and caps.
+        what: profile, caps and sleep.
         nodes: number of these nodes.
     """
 

@@ -11,7 +11,7 @@ from joulie.adapters.kubernetes.api.core import Node
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware, NodeTwin, SchedulableClass
 from joulie.adapters.kubernetes.api.v1alpha1.fields import ControlOutcome
 from joulie.apps.kubectl.limits import LimitRow
-from joulie.apps.kubectl.overview import NO_AGENT, NodeRow, is_stale
+from joulie.apps.kubectl.overview import NO_AGENT, NodeRow, is_stale, planned_text
 from joulie.apps.kubectl.web.answers import (
     CapState,
     ConditionItem,
@@ -53,7 +53,7 @@ def fleet_node(row: NodeRow, family: str, twin: NodeTwin | None) -> FleetNode:
         gpu_cap=row.gpu_cap,
         cap_state=_cap_state(row),
         next=_next_change(row, twin),
-        planned=row.planned,
+        planned=planned_text(row),
         notes=row.notes,
     )
 

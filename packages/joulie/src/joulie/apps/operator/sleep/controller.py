@@ -7,8 +7,9 @@ switch rest where they are, in deep idle.
 Where that is asked for, nodes with few pods are emptied: by evictions only, which disruption budgets may refuse, and
 never a pod that does not say that it may be restarted.
 
-A node that is only observed is decided about as if it were acted on, by marks that are kept in memory. One that was
-acted on before and no longer is, since a setting or its label changed, is opened again, also where sleep is off.
+A node that is only observed is decided about as if it were acted on, by marks that are kept in memory; its NodeTwin
+says in which state it would be. One that was acted on before and no longer is, since a setting or its label changed, is
+opened again, also where sleep is off.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from typing import NamedTuple
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.core import Node
 from joulie.adapters.kubernetes.api.meta import ObjectReference
+from joulie.adapters.kubernetes.api.v1alpha1 import PlannedSleep
+from joulie.adapters.kubernetes.api.v1alpha1.power import SleepPhase
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import PatchKind
 from joulie.adapters.kubernetes.events import Severity
@@ -101,6 +104,7 @@ class NodeSleep:
         wake_room: returns the room that power budgets have for nodes to wake, of the sleeping ones that it is given.
         pod_room_w: returns what power budgets have left for more pods on nodes that they cover, W; None while unknown.
         pod_power_w: returns the measured power of pods by UID, W.
+        plan_changed: called when `planned` has changed.
     """
 
     def __init__(
@@ -113,6 +117,7 @@ class NodeSleep:
         wake_room: Callable[[Collection[str]], WakeRoom] = lambda _: NO_BUDGETS,
         pod_room_w: Callable[[], Mapping[str, float] | None] = dict,
         pod_power_w: Callable[[], Mapping[str, float]] = dict,
+        plan_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._client, self._view, self._settings = leader.client, leader.view, leader.settings
         self._events, self._may_write, self._now_s = leader.events, leader.may_write, leader.now_s
@@ -131,6 +136,8 @@ class NodeSleep:
         # By UID of the node: another machine of the same name has another past.
         self._memory: dict[str, Remembered] = {}
         self._virtual: dict[str, Remembered] = {}
+        self._planned: Mapping[str, PlannedSleep] = {}
+        self._plan_changed = plan_changed
         self._told: dict[str, str] = {}
 
     @property
@@ -141,6 +148,10 @@ class NodeSleep:
             for name, one in self._switched.items()
             if one.state is not SwitchState.OFF or ((facts := self._view.node(name)) is not None and not facts.ready)
         }
+
+    def planned(self, node: str) -> PlannedSleep | None:
+        """How a node would sleep that is only observed; None where it would be open to pods."""
+        return self._planned.get(node)
 
     async def run(self) -> None:
         """Look at every interval, until cancelled."""
@@ -187,10 +198,11 @@ class NodeSleep:
         await self._move_all(decided)
         await self._follow_switches(decided)
         self._switched = self._count_switched(decided)
-        if decided.observed is None:
-            self._virtual = {}
-        else:
-            self._virtual = self._imagined(decided.fleet, decided.observed)
+        self._virtual = {} if decided.observed is None else self._imagined(decided.fleet, decided.observed)
+        planned = {} if decided.observed is None else self._plan(decided.fleet, decided.observed)
+        if planned != self._planned:
+            self._planned = planned
+            self._plan_changed()
         removable = await self._mark_removable(decided, seen.now_s)
         if self._may_write():
             await self._demand.save(seen.now_s)
@@ -363,6 +375,25 @@ class NodeSleep:
                     found[observed[command.node]] = Remembered("", Awake(given_up_s=self._now_s()))
                 self._metrics.done(command, Mode.OBSERVE)
                 self._tell(command, observed[command.node], "Normal", _OBSERVED.get(command.action, "WouldWake"))
+        return found
+
+    def _plan(self, fleet: Fleet, decision: SleepDecision) -> dict[str, PlannedSleep]:
+        """The states of sleep in which the observed nodes would be."""
+        now_s, pause_s = self._now_s(), self._sleeping.consolidation.pause_s
+        reasons = {command.node: command.reason for command in decision.commands}
+        found = {}
+        for name, state in decision.states.items():
+            if not fleet.is_observed(name):
+                continue
+            before = self._planned.get(name)
+            if not isinstance(state, Awake):
+                reason = reasons.get(name) or ("" if before is None else before.reason)
+                found[name] = PlannedSleep(SleepPhase[type(state).__name__.upper()], rfc3339(state.since_s), reason)
+                continue
+            # As long as it is left alone since its pods would have been moved, unless they have gone by themselves.
+            waits = state.empty_since_s is None and abs(now_s - state.given_up_s) < pause_s
+            if before is not None and before.state == SleepPhase.EMPTYING and waits:
+                found[name] = before
         return found
 
     # ---- nodes of autoscalers

@@ -23,7 +23,7 @@ from joulie.domain.policy import PodPhase
 from joulie.domain.power_estimate import gpu_idle_w
 from joulie.domain.sleep.commands import Remembered, recalled
 from joulie.domain.sleep.snapshot import NOTHING, BoundPod, Room, SleepNode, WaitingPod
-from joulie.domain.sleep.states import SleepState
+from joulie.domain.sleep.states import Asleep, SleepState, Waking
 
 _PASSING_TAINTS = frozenset(
     {
@@ -154,7 +154,11 @@ class Fleet:
         remembered = virtual.get(facts.uid)
         mark = "" if remembered is None else remembered.mark
         state = recalled(remembered, mark, tainted=bool(mark), now_s=self._now_s)
-        return self._node(node.name, facts, self.rules[node.name], mark, state)
+        found = self._node(node.name, facts, self.rules[node.name], mark, state)
+        if found.switchable and isinstance(state, Asleep | Waking):
+            # It would be off, and then in another boot: that it is on says nothing.
+            found = replace(found, ready=found.ready and isinstance(state, Waking), boot="")
+        return found
 
     def just_read(self, seen: SleepNode, facts: NodeFacts, jobs: int) -> SleepNode:
         """A node as it was just read, for the check before a command is carried out.

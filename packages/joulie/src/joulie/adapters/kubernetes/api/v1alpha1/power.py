@@ -50,6 +50,16 @@ class SchedulableClass(StrEnum):
     UNKNOWN = "unknown"
 
 
+class SleepPhase(StrEnum):
+    """State of a node that sleeps, is about to, or wakes; the first word of its mark."""
+
+    EMPTYING = "emptying"
+    CORDONED = "cordoned"
+    ASLEEP = "asleep"
+    WAKING = "waking"
+    FAILED = "failed"
+
+
 class PowerSource(StrEnum):
     """Source of a node's measured power."""
 
@@ -277,6 +287,21 @@ class GpuSlicingRecommendation(JoulieStruct, frozen=True):
     confidence: Fraction | None = None
 
 
+class PlannedSleep(JoulieStruct, frozen=True):
+    """The state of sleep that an observed node would be in.
+
+    Attributes:
+        state: emptying (its pods would be moved), cordoned (closed to pods, so that it can sleep), asleep, waking, or
+            failed (it would have been told to wake in vain).
+        since: time since when it would be.
+        reason: why.
+    """
+
+    state: Annotated[str, one_of(SleepPhase)]
+    since: Timestamp
+    reason: Text = ""
+
+
 class PlannedState(JoulieStruct, frozen=True):
     """The power state that a node in observe mode would be in.
 
@@ -286,6 +311,7 @@ class PlannedState(JoulieStruct, frozen=True):
         gpu: power control of the GPUs under that profile.
         policy: policy that determined the plan.
         draining: whether pods on the node need full power, so that it would have to drain before it is capped.
+        sleep: how it would sleep, where sleep is only observed; absent where it would be open to pods.
     """
 
     profile: Annotated[str, one_of(Profile)] | None = None
@@ -293,6 +319,7 @@ class PlannedState(JoulieStruct, frozen=True):
     gpu: GpuCap | None = None
     policy: PolicyReference | None = None
     draining: bool | None = None
+    sleep: PlannedSleep | None = None
 
 
 class NodeTwinStatus(JoulieStruct, frozen=True):
@@ -310,7 +337,8 @@ class NodeTwinStatus(JoulieStruct, frozen=True):
         control_status: results of applying the caps, reported by the agent.
         reschedule_recommendations: workloads that should be moved to other nodes.
         gpu_slicing_recommendation: recommended sharing of the GPUs.
-        planned: what would be done, on a node in observe mode; absent where the plan is applied.
+        planned: what would be done, on a node in observe mode or whose sleep is only observed; absent where the plan is
+            applied.
         power_budgets: PowerBudgets in force that cover the node.
         last_updated: time of the operator's last update.
         conditions: conditions of the node, such as Draining, and reasons for missing data.
