@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from joulie_lab.simulation.live.jobs import Demands, time_to_do
 from joulie_lab.simulation.live.nodes import FleetLoad
-from joulie_lab.simulation.native.kernels import ends_of, finish_load, rates_of, sum_demands
+from joulie_lab.simulation.native.kernels import ends_of, load_of, rates_of, rerate
 
 N_NODES, N_DEVICES = 3, 4
 
@@ -32,14 +32,20 @@ def running(draw):
 def test_loads_are_those_of_demands(jobs):
     demands, node, devices, rng = jobs
     cores = rng.uniform(16.0, 128.0, N_NODES)
-    of_nodes, of_devices = np.zeros((3, N_NODES)), np.zeros((6, N_NODES, N_DEVICES))
-    busy, deviation = np.zeros((N_NODES, N_DEVICES), dtype=np.bool_), np.zeros((N_NODES, N_DEVICES, 3))
-    sum_demands(np.arange(len(node)), node, demands, devices, of_nodes, of_devices)
-    finish_load(of_nodes, of_devices, cores, busy, deviation)
-    found = FleetLoad(*of_nodes, busy, *of_devices[1:3], deviation)
-    plain = Demands._make(demands).load(node, cores, devices, N_DEVICES)
+    asked = np.flatnonzero(rng.random(N_NODES) < 0.7)
+    # A slot without a job keeps what its last job demanded.
+    node = np.where(rng.random(len(node)) < 0.2, -1, node)
+    load, before = (FleetLoad.idle(N_NODES, N_DEVICES) for _ in range(2))
+    marked = np.zeros(N_NODES, dtype=np.bool_)
+    room = rng.random((3, N_NODES)), rng.random((6, N_NODES, N_DEVICES))
+    load_of(asked, node, demands, devices, cores, marked, *room, *vars(load).values())
+    there = node >= 0
+    plain = Demands._make(demands[:, there]).load(node[there], cores, devices[there], N_DEVICES)
+    assert not marked.any()
+    others = np.setdiff1d(np.arange(N_NODES), asked)
     for name in vars(plain):
-        np.testing.assert_array_equal(getattr(found, name), getattr(plain, name), err_msg=name)
+        np.testing.assert_array_equal(getattr(load, name)[asked], getattr(plain, name)[asked], err_msg=name)
+        np.testing.assert_array_equal(getattr(load, name)[others], getattr(before, name)[others], err_msg=name)
 
 
 @settings(max_examples=200, deadline=None)
@@ -58,3 +64,39 @@ def test_rates_and_ends_are_those_of_demands(jobs):
     ends_of(slots, rates, left, works, 1234.5, ends_s)
     needs_s = time_to_do((left[0], left[1]), (plain[0], plain[1]))
     np.testing.assert_array_equal(ends_s, 1234.5 + np.where(works, needs_s, np.inf))
+
+
+@settings(max_examples=200, deadline=None)
+@given(running())
+def test_jobs_are_rated_anew_where_something_changed(jobs):
+    demands, node, devices, rng = jobs
+    n_jobs, now_s = len(node), 1234.5
+    works, stale = rng.random((2, n_jobs)) < 0.7
+    node = np.where(rng.random(n_jobs) < 0.2, -1, node)
+    stale &= node >= 0
+    asked = np.flatnonzero(rng.random(N_NODES) < 0.7)
+    frequency, throughput = rng.uniform(0.3, 1.0, N_NODES), rng.uniform(0.2, 1.0, (N_NODES, N_DEVICES))
+    speed, marked = rng.uniform(0.5, 2.0, N_NODES), np.zeros(N_NODES, dtype=np.bool_)
+    points = np.column_stack([frequency, throughput * speed[:, np.newaxis]])
+    noted = np.where(rng.random(points.shape) < 0.8, points, 1.0)
+    left, rate = rng.uniform(0.0, 1e5, (2, n_jobs)), rng.uniform(0.0, 200.0, (2, n_jobs))
+    since_s, ends_s = rng.uniform(0.0, now_s, n_jobs), rng.uniform(now_s, 1e4, n_jobs)
+    moved = np.zeros(N_NODES, dtype=np.bool_)
+    moved[asked] = (noted != points)[asked].any(axis=1)
+    anew = stale | (moved[node] & (node >= 0))
+    own = Demands._make(demands[:, anew]).rates(frequency[node[anew]], points[node[anew], 1 + devices[anew, 0]])
+    expected = {"left": left.copy(), "rate": rate.copy(), "since_s": since_s.copy(), "ends_s": ends_s.copy()}
+    expected["left"][:, anew] = np.maximum(left[:, anew] - rate[:, anew] * (now_s - since_s[anew]), 0.0)
+    expected["rate"][:, anew] = np.stack(own) * works[anew]
+    expected["since_s"][anew] = now_s
+    needs_s = time_to_do(tuple(expected["left"][:, anew]), tuple(expected["rate"][:, anew]))
+    expected["ends_s"][anew] = now_s + np.where(works[anew], needs_s, np.inf)
+    found = {"left": left, "rate": rate, "since_s": since_s, "ends_s": ends_s}
+    state = (demands, devices, works, frequency, throughput, speed, now_s, marked, noted, stale)
+    next_s = rerate(asked, node, *state, *found.values())
+    for name, values in found.items():
+        np.testing.assert_array_equal(values, expected[name], err_msg=name)
+    np.testing.assert_array_equal(noted[asked], points[asked])
+    assert next_s == ends_s.min(initial=np.inf)
+    assert not stale.any()
+    assert not marked.any()

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulie.domain.scheduling.node_rules import ANYWHERE
-from joulie.domain.scheduling.scores import PodAmounts
+from joulie.domain.scheduling.scores import MAX_NODE_SCORE, PodAmounts
 from joulie.domain.scoring.extender import NodeClass, TwinView
 from joulie_lab.simulation.experiment.scenario import NodeGroup
 from joulie_lab.simulation.gangs import Group, PodKind, max_pods
@@ -13,6 +13,7 @@ from joulie_lab.simulation.native.admission import Admission
 from joulie_lab.simulation.native.capacity import NodeCapacity
 from joulie_lab.simulation.native.kinds import KindTable
 from joulie_lab.simulation.native.nodes import sim_nodes
+from joulie_lab.simulation.native.placement_kernels import _left_over
 from joulie_lab.simulation.native.pods import sim_pod
 from joulie_lab.simulation.native.scheduling import compiled_scheduler, make_scheduler
 from joulie_lab.simulation.trace import GPU_MILLI_KEY, WORKLOAD_CLASS_KEY, TraceJob
@@ -142,3 +143,14 @@ def twins(rng: np.random.Generator) -> TwinView:
         cluster_trend_w_per_min=float(rng.normal(0.0, 600.0)),
         perf_pressure=float(rng.uniform(0.0, 100.0)),
     )
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 2**55), st.integers(0, 2**55))
+def test_points_are_whole_quotients_however_floats_round(allocatable: int, asked: int) -> None:
+    expected = max(allocatable - asked, 0) * MAX_NODE_SCORE // allocatable
+    assert _left_over.py_func(allocatable, asked) == expected  # type: ignore[attr-defined]
+    whole = allocatable // 128 * 100  # quotients that floats may round either way
+    if whole:
+        assert _left_over.py_func(whole, whole - whole // 100) == 1  # type: ignore[attr-defined]
+        assert _left_over.py_func(whole, whole - whole // 100 + 1) == 0  # type: ignore[attr-defined]

@@ -164,12 +164,26 @@ def test_cycles_that_are_left_out_would_have_changed_nothing(jobs: list[TraceJob
 
 
 @settings(max_examples=25, deadline=None)
-@given(traces(), POLICY_NAMES, st.sampled_from(["together", "singly"]), st.booleans(), st.sampled_from([22.0, 52.0]))
+@given(
+    traces(),
+    POLICY_NAMES,
+    st.sampled_from(["together", "singly"]),
+    st.booleans(),
+    st.sampled_from([22.0, 52.0]),
+    st.sampled_from(["measured", "published"]),
+)
 def test_compiled_runs_are_the_plain_ones(
-    jobs: list[TraceJob], policy: str | None, gangs: str, share_gpus: bool, mean_c: float
+    jobs: list[TraceJob], policy: str | None, gangs: str, share_gpus: bool, mean_c: float, gpu_throughput: str
 ) -> None:
     # At 52 degrees nodes are throttled; two of the four policies lower the limits of GPUs.
-    plan = setup(policy, gangs=gangs, share_gpus=share_gpus, climate=Climate(mean_c=mean_c), gpu_limit_pct=60.0)
+    plan = setup(
+        policy,
+        gangs=gangs,
+        share_gpus=share_gpus,
+        climate=Climate(mean_c=mean_c),
+        gpu_limit_pct=60.0,
+        gpu_throughput=gpu_throughput,
+    )
     compiled, plain = (run(replace(plan, compiled=compiled), jobs) for compiled in (True, False))
     assert [(one.node, one.end, one.problem) for one in compiled.jobs] == [
         (one.node, one.end, one.problem) for one in plain.jobs

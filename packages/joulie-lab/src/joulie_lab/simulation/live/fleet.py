@@ -216,8 +216,12 @@ class LiveFleet:
         indices = np.arange(len(self.specs)) if nodes is None else nodes
         for item in fields(FleetLoad):
             getattr(self.load, item.name)[indices] = getattr(load, item.name)
-        if len(indices):
-            self._set_point(indices, self._operate(indices, self._limits_now(indices)))
+        self.follow_load(indices)
+
+    def follow_load(self, nodes: IntArray) -> None:
+        """Bring the power of nodes up to date after their `load` was changed in place."""
+        if len(nodes):
+            self._set_point(nodes, self._operate(nodes, self._limits_now(nodes)))
 
     def advance(self, dt_s: float, ambient_k: float) -> None:
         """Advance all nodes by `dt_s` under their current load.
@@ -243,6 +247,10 @@ class LiveFleet:
             frequency += self.mean_frequency / n_steps
             throughput += self.mean_gpu_throughput / n_steps
         self.mean_frequency, self.mean_gpu_throughput = frequency, throughput
+
+    def advance_steady(self, dt_s: float, ambient_k: float) -> None:
+        """`advance` while no node is `unsteady`: the means over the step are the current values, and are not kept."""
+        self._advance_once(float(positive("dt_s", dt_s)), ambient_k)
 
     def _advance_once(self, dt_s: float, ambient_k: float) -> None:
         state, lags = self.state, self._dynamics

@@ -84,24 +84,22 @@ class NodeCapacity:
             Indices of the assigned GPUs.
         """
         self._count(kind, node, 1)
-        free = self.free_milli[node]
         if not kind.gpus:
             return ()
+        free: list[int] = self.free_milli[node].tolist()
         if kind.shares_gpu:
-            enough = np.where(free >= kind.gpu_milli, free, WHOLE_GPU_MILLI + 1)
-            devices = (int(np.argmin(enough)),)
+            enough = [one if one >= kind.gpu_milli else WHOLE_GPU_MILLI + 1 for one in free]
+            devices: tuple[int, ...] = (enough.index(min(enough)),)
         else:
-            devices = tuple(np.flatnonzero(free == WHOLE_GPU_MILLI)[: kind.gpus].tolist())
-        free[list(devices)] -= kind.gpu_milli
-        self._recount(node)
+            devices = tuple(device for device, one in enumerate(free) if one == WHOLE_GPU_MILLI)[: kind.gpus]
+        self._give(node, free, devices, -kind.gpu_milli)
         return devices
 
     def release(self, kind: PodKind, node: int, devices: tuple[int, ...]) -> None:
         """Release the requests and GPUs of a pod that leaves its node."""
         self._count(kind, node, -1)
         if devices:
-            self.free_milli[node, list(devices)] += kind.gpu_milli
-            self._recount(node)
+            self._give(node, self.free_milli[node].tolist(), devices, kind.gpu_milli)
 
     def mark_changed(self, nodes: Iterable[int]) -> None:
         """Note nodes that may admit other pods than before, such as those whose class changed."""
@@ -132,7 +130,10 @@ class NodeCapacity:
             for total, amount in zip(totals, amounts, strict=True):
                 total[node] += sign * amount
 
-    def _recount(self, node: int) -> None:
-        free = self.free_milli[node]
-        self.free_gpus[node] = np.count_nonzero(free == WHOLE_GPU_MILLI)
-        self.max_free_milli[node] = free.max()
+    def _give(self, node: int, free: list[int], devices: tuple[int, ...], milli: int) -> None:
+        """Add to the free share of some GPUs of a node; plain lists, for NumPy is slow on a handful of numbers."""
+        for device in devices:
+            free[device] += milli
+        self.free_milli[node] = free
+        self.free_gpus[node] = free.count(WHOLE_GPU_MILLI)
+        self.max_free_milli[node] = max(free)

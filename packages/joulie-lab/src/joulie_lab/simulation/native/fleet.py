@@ -13,7 +13,7 @@ from joulie_lab.simulation.gpu_response import N_PARAMETERS, DrawnResponse
 from joulie_lab.simulation.job_response import GpuResponse
 from joulie_lab.simulation.live.dynamics import Limits, OperatingPoint
 from joulie_lab.simulation.live.fleet import LiveFleet, decay
-from joulie_lab.simulation.live.nodes import FleetLoad, NodeSpec
+from joulie_lab.simulation.live.nodes import NodeSpec
 from joulie_lab.simulation.native.fleet_kernels import add_up, advance_steady, find_unsteady, operate
 
 
@@ -27,10 +27,10 @@ class CompiledFleet(LiveFleet):
     def __init__(self, specs: Sequence[NodeSpec], **options: Any) -> None:
         """See `LiveFleet`."""
         self._tables: tuple[Any, ...] | None = None
+        self._busy_gpu_w = np.zeros(len(specs))
         super().__init__(specs, **options)
-        n_nodes = len(self.specs)
-        self._found: IntArray = np.zeros(n_nodes, dtype=np.int64)
-        self._busy_gpu_w = np.zeros(n_nodes)
+        self._loads: tuple[Any, ...] = tuple(getattr(self.load, name) for name in _LOADS)
+        self._found: IntArray = np.zeros(len(specs), dtype=np.int64)
         lags = self._dynamics
         gpu_models = _gpu_models(self._gpu)
         if gpu_models is not None:
@@ -50,16 +50,13 @@ class CompiledFleet(LiveFleet):
                 np.stack([self._gpu_idle_w, self._gpu_default_w, self._gpu_unused_w]),
                 self.gpus.astype(np.int64),
             )
-        self._add_up(np.arange(n_nodes))
 
-    def set_load(self, load: FleetLoad, nodes: IntArray | None = None) -> None:
-        """See `LiveFleet.set_load`."""
-        if self._tables is None or nodes is None:
-            super().set_load(load, nodes)
+    def follow_load(self, nodes: IntArray) -> None:
+        """See `LiveFleet.follow_load`."""
+        if self._tables is None:
+            super().follow_load(nodes)
             return
-        own, state = self.load, self.state
-        for name in _LOADS:
-            getattr(own, name)[nodes] = getattr(load, name)
+        state = self.state
         self._fill(
             nodes,
             nodes,
@@ -80,16 +77,19 @@ class CompiledFleet(LiveFleet):
         if not 0.0 < dt_s < math.inf or len(self.unsteady(ambient_k)):
             super().advance(dt_s, ambient_k)
             return
-        state, lags = self.state, self._dynamics
         np.copyto(self.mean_frequency, self.frequency)
         np.copyto(self.mean_gpu_throughput, self.gpu_throughput)
-        decays = np.array(
-            [decay(dt_s, lags.thermal_tau_s), decay(dt_s, lags.cpu_window_s), decay(dt_s, lags.gpu_window_s)]
-        )
+        self.advance_steady(dt_s, ambient_k)
+
+    def advance_steady(self, dt_s: float, ambient_k: float) -> None:
+        """See `LiveFleet.advance_steady`."""
+        state, lags = self.state, self._dynamics
         held_w = advance_steady(
             dt_s,
             ambient_k,
-            decays,
+            decay(dt_s, lags.thermal_tau_s),
+            decay(dt_s, lags.cpu_window_s),
+            decay(dt_s, lags.gpu_window_s),
             state.package_w,
             state.platform_w,
             state.gpu_w,
@@ -120,8 +120,7 @@ class CompiledFleet(LiveFleet):
 
     def _set_point(self, nodes: IntArray, point: OperatingPoint) -> None:
         super()._set_point(nodes, point)
-        if self._tables is not None:
-            self._add_up(nodes)
+        self._add_up(nodes)
 
     def _add_up(self, nodes: IntArray) -> None:
         add_up(nodes, self.gpu_device_w, self.load.gpu_busy, self.state.gpu_w, self._busy_gpu_w)
@@ -138,8 +137,8 @@ class CompiledFleet(LiveFleet):
 
     def _fill(self, nodes: IntArray, rows: IntArray, limits: tuple[Any, ...], point: tuple[Any, ...]) -> None:
         assert self._tables is not None
-        loads = (getattr(self.load, name) for name in _LOADS)
-        arguments: tuple[Any, ...] = (nodes, rows, *limits, *loads, self.state.temperature_k, *self._tables, *point)
+        temperature_k = self.state.temperature_k
+        arguments: tuple[Any, ...] = (nodes, rows, *limits, *self._loads, temperature_k, *self._tables, *point)
         operate(*arguments)
 
 

@@ -220,7 +220,9 @@ def add_up(nodes: IntArray, device_w: FloatArray, busy: BoolArray, gpu_w: FloatA
 def advance_steady(
     dt_s: float,
     ambient_k: float,
-    decays: FloatArray,
+    warmth_left: float,
+    cpu_left: float,
+    gpu_left: float,
     package_w: FloatArray,
     platform_w: FloatArray,
     gpu_w: FloatArray,
@@ -236,7 +238,9 @@ def advance_steady(
     Args:
         dt_s: time that passes, s.
         ambient_k: ambient temperature, K.
-        decays: what remains of deviations of temperature, and of CPUs' and GPUs' averages.
+        warmth_left: share of a deviation of the temperature that remains.
+        cpu_left: likewise of the average power of CPUs.
+        gpu_left: likewise of that of GPUs.
         package_w: power of each node's packages, W.
         platform_w: power of the rest of the node without GPUs, W.
         gpu_w: power of all its GPUs, W.
@@ -251,9 +255,9 @@ def advance_steady(
     for node in range(len(package_w)):
         energy_j[node] += (package_w[node] + platform_w[node] + gpu_w[node]) * dt_s
         target_k = ambient_k + package_w[node] / conductance_w_per_k[node]
-        temperature_k[node] = target_k + (temperature_k[node] - target_k) * decays[0]
-        package_mean_w[node] = package_w[node] + (package_mean_w[node] - package_w[node]) * decays[1]
-        gpu_mean_w[node] = gpu_w[node] + (gpu_mean_w[node] - gpu_w[node]) * decays[2]
+        temperature_k[node] = target_k + (temperature_k[node] - target_k) * warmth_left
+        package_mean_w[node] = package_w[node] + (package_mean_w[node] - package_w[node]) * cpu_left
+        gpu_mean_w[node] = gpu_w[node] + (gpu_mean_w[node] - gpu_w[node]) * gpu_left
         held_w += busy_gpu_w[node]
     return held_w
 

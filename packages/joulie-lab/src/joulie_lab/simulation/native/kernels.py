@@ -18,67 +18,77 @@ _WORK_EPSILON = 1e-9
 
 
 @compiled
-def sum_demands(
-    slots: IntArray,
-    place: IntArray,
+def load_of(
+    nodes: IntArray,
+    node: IntArray,
     demands: FloatArray,
     devices: IntArray,
+    cores: FloatArray,
+    marked: BoolArray,
     of_nodes: FloatArray,
     of_devices: FloatArray,
+    cpu_util: FloatArray,
+    memory: FloatArray,
+    io: FloatArray,
+    gpu_busy: BoolArray,
+    gpu_util: FloatArray,
+    gpu_memory: FloatArray,
+    deviation: FloatArray,
 ) -> None:
-    """Add the demands of jobs to the sums of their nodes and GPUs.
+    """Fill in the load of some nodes, see `FleetLoad`; arrays over nodes are those of the whole fleet.
 
     Args:
-        slots: the jobs.
-        place: row of each job's node in the sums.
+        nodes: the nodes.
+        node: node of the job in each slot, negative without one.
         demands: columns of `Demands`, shape ``(n_columns, n_slots)``.
         devices: GPUs of each slot, negative where it has fewer, shape ``(n_slots, n_devices)``.
-        of_nodes: used cores, memory and I/O intensity weighted by them, shape ``(3, n_nodes)``; changed.
-        of_devices: sharers, utilisation, memory share and three deviations of GPUs, shape
-            ``(6, n_nodes, n_devices)``; changed.
+        cores: cores of the nodes.
+        marked: false throughout; used, and false again afterwards.
+        of_nodes: room for the sums: used cores, memory and I/O intensity weighted by them, shape ``(3, n_nodes)``.
+        of_devices: likewise: sharers, utilisation, memory share and three deviations of GPUs, shape
+            ``(6, n_nodes, n_devices)``.
+        cpu_util: result; changed.
+        memory: likewise.
+        io: likewise.
+        gpu_busy: likewise.
+        gpu_util: likewise.
+        gpu_memory: likewise.
+        deviation: likewise.
     """
-    for at in range(len(slots)):
-        slot, node = slots[at], place[at]
-        cores = demands[0, slot] * demands[2, slot]
-        of_nodes[0, node] += cores
-        of_nodes[1, node] += cores * demands[4, slot]
-        of_nodes[2, node] += cores * demands[5, slot]
+    for here in nodes:
+        marked[here] = True
+        of_nodes[:, here] = 0.0
+        of_devices[:, here] = 0.0
+    for slot in range(len(node)):
+        here = node[slot]
+        if here < 0 or not marked[here]:
+            continue
+        used = demands[0, slot] * demands[2, slot]
+        of_nodes[0, here] += used
+        of_nodes[1, here] += used * demands[4, slot]
+        of_nodes[2, here] += used * demands[5, slot]
         for column in range(devices.shape[1]):
             device = devices[slot, column]
             if device >= 0:
-                of_devices[0, node, device] += 1.0
-                of_devices[1, node, device] += demands[3, slot]
-                of_devices[2, node, device] += demands[7, slot]
-                of_devices[3, node, device] += demands[9, slot]
-                of_devices[4, node, device] += demands[10, slot]
-                of_devices[5, node, device] += demands[11, slot]
-
-
-@compiled
-def finish_load(
-    of_nodes: FloatArray, of_devices: FloatArray, cores: FloatArray, busy: BoolArray, deviation: FloatArray
-) -> None:
-    """Turn sums of `sum_demands` into loads: of nodes utilisation, memory and I/O intensity; of GPUs likewise.
-
-    Args:
-        of_nodes: the sums; changed to the loads.
-        of_devices: the sums; rows 1 and 2 are changed to utilisation and memory share.
-        cores: cores of the nodes.
-        busy: whether a pod holds the GPU, shape ``(n_nodes, n_devices)``; changed.
-        deviation: the three of `JobDeviation`, mean over its pods, shape ``(n_nodes, n_devices, 3)``; changed.
-    """
-    for node in range(len(cores)):
-        used_cores = of_nodes[0, node]
-        of_nodes[0, node] = _share(used_cores / cores[node])
-        for row in (1, 2):
-            of_nodes[row, node] = _share(of_nodes[row, node] / used_cores) if used_cores > 0.0 else 0.0
+                of_devices[0, here, device] += 1.0
+                of_devices[1, here, device] += demands[3, slot]
+                of_devices[2, here, device] += demands[7, slot]
+                of_devices[3, here, device] += demands[9, slot]
+                of_devices[4, here, device] += demands[10, slot]
+                of_devices[5, here, device] += demands[11, slot]
+    for here in nodes:
+        marked[here] = False
+        used = of_nodes[0, here]
+        cpu_util[here] = _share(used / cores[here])
+        memory[here] = _share(of_nodes[1, here] / used) if used > 0.0 else 0.0
+        io[here] = _share(of_nodes[2, here] / used) if used > 0.0 else 0.0
         for device in range(of_devices.shape[2]):
-            sharers = of_devices[0, node, device]
-            busy[node, device] = sharers > 0.0
-            of_devices[1, node, device] = _share(of_devices[1, node, device])
-            of_devices[2, node, device] = _share(of_devices[2, node, device] / sharers) if sharers > 0.0 else 0.0
+            sharers = of_devices[0, here, device]
+            gpu_busy[here, device] = sharers > 0.0
+            gpu_util[here, device] = _share(of_devices[1, here, device])
+            gpu_memory[here, device] = _share(of_devices[2, here, device] / sharers) if sharers > 0.0 else 0.0
             for one in range(3):
-                deviation[node, device, one] = of_devices[3 + one, node, device] / max(sharers, 1.0)
+                deviation[here, device, one] = of_devices[3 + one, here, device] / max(sharers, 1.0)
 
 
 @compiled_inner
@@ -101,6 +111,27 @@ def _cpu_throughput(clock: float, memory: float, io: float, bound: float) -> flo
     return compute_share * clock + memory_share * memory_rate + io_share * io_rate
 
 
+@compiled_inner
+def _rates(slot: int, demands: FloatArray, works: bool, clock: float, throughput: float) -> tuple[float, float]:
+    """CPU and GPU work that a job does in a second."""
+    cpu_rate = _cpu_throughput(clock, demands[4, slot], demands[5, slot], demands[8, slot])
+    gpu_rate = throughput * (1.0 - demands[6, slot] * (1.0 - cpu_rate))
+    cpu_work = demands[0, slot] * demands[2, slot] * cpu_rate * works
+    gpu_work = demands[1, slot] * demands[3, slot] * gpu_rate * works
+    return cpu_work, gpu_work
+
+
+@compiled_inner
+def _time_s(amount: float, rate: float) -> float:
+    return amount / rate if rate > 0.0 else (np.inf if amount > _WORK_EPSILON else 0.0)
+
+
+@compiled_inner
+def _end_s(cpu_left: float, cpu_rate: float, gpu_left: float, gpu_rate: float, works: bool, now_s: float) -> float:
+    """When a job is done at these rates, s; inf if it makes no progress."""
+    return now_s + (max(_time_s(cpu_left, cpu_rate), _time_s(gpu_left, gpu_rate)) if works else np.inf)
+
+
 @compiled
 def rates_of(
     slots: IntArray,
@@ -115,10 +146,8 @@ def rates_of(
     """Fill in the CPU and GPU work that jobs do in a second, shape ``(2, n_jobs)``; see `RunningJobs`."""
     for at in range(len(slots)):
         slot = slots[at]
-        cpu_rate = _cpu_throughput(frequency[node[slot]], demands[4, slot], demands[5, slot], demands[8, slot])
-        gpu_rate = gpu_throughput[node[slot], devices[slot, 0]] * (1.0 - demands[6, slot] * (1.0 - cpu_rate))
-        rates[0, at] = demands[0, slot] * demands[2, slot] * cpu_rate * works[slot]
-        rates[1, at] = demands[1, slot] * demands[3, slot] * gpu_rate * works[slot]
+        throughput = gpu_throughput[node[slot], devices[slot, 0]]
+        rates[0, at], rates[1, at] = _rates(slot, demands, works[slot], frequency[node[slot]], throughput)
 
 
 @compiled
@@ -128,32 +157,69 @@ def ends_of(
     """Set the completion times of jobs at these rates, s; inf for jobs that make no progress."""
     for at in range(len(slots)):
         slot = slots[at]
-        needs_s = 0.0
-        for kind in range(2):
-            amount, rate = left[kind, slot], rates[kind, at]
-            own_s = amount / rate if rate > 0.0 else (np.inf if amount > _WORK_EPSILON else 0.0)
-            needs_s = max(needs_s, own_s)
-        ends_s[slot] = now_s + (needs_s if works[slot] else np.inf)
+        ends_s[slot] = _end_s(left[0, slot], rates[0, at], left[1, slot], rates[1, at], works[slot], now_s)
 
 
 @compiled
-def note_points(
-    nodes: IntArray, frequency: FloatArray, gpu_throughput: FloatArray, noted: FloatArray, moved: BoolArray
-) -> BoolArray:
-    """Note the clock and the GPU rates of some nodes, and mark in `moved` those where they differ from the last note.
+def rerate(
+    nodes: IntArray,
+    node: IntArray,
+    demands: FloatArray,
+    devices: IntArray,
+    works: BoolArray,
+    frequency: FloatArray,
+    gpu_throughput: FloatArray,
+    gpu_speed: FloatArray,
+    now_s: float,
+    marked: BoolArray,
+    noted: FloatArray,
+    stale: BoolArray,
+    left: FloatArray,
+    rate: FloatArray,
+    since_s: FloatArray,
+    ends_s: FloatArray,
+) -> float:
+    """Recompute the jobs that are stale or on a node whose clock or GPU rates changed. Returns the next end, s.
 
     Args:
-        nodes: the nodes.
+        nodes: the nodes whose operating points may have changed.
+        node: node of the job in each slot, negative without one.
+        demands: columns of `Demands`, shape ``(n_columns, n_slots)``.
+        devices: GPUs of each slot, negative where it has fewer, shape ``(n_slots, n_devices)``.
+        works: whether the job in each slot makes progress.
         frequency: clock of all nodes.
         gpu_throughput: rate of all nodes' GPUs.
-        noted: clock and rate of each GPU, shape ``(n_nodes, 1 + n_devices)``; changed.
-        moved: by place in `nodes`; changed, and returned.
+        gpu_speed: factor of each node on it.
+        now_s: time since the start of the run, s.
+        marked: false throughout; used, and false again afterwards.
+        noted: clock and rate of each GPU as of the last call, shape ``(n_nodes, 1 + n_devices)``; changed.
+        stale: slots that are computed whatever their node does; false afterwards.
+        left: work left when last updated, shape ``(2, n_slots)``; changed, like all that follow.
+        rate: work done in a second since then, shape ``(2, n_slots)``.
+        since_s: when it was updated, s.
+        ends_s: completion times, s.
     """
-    for at in range(len(nodes)):
-        node = nodes[at]
-        moved[at] = noted[node, 0] != frequency[node]
-        noted[node, 0] = frequency[node]
+    for here in nodes:
+        moved = noted[here, 0] != frequency[here]
+        noted[here, 0] = frequency[here]
         for device in range(gpu_throughput.shape[1]):
-            moved[at] = moved[at] or noted[node, 1 + device] != gpu_throughput[node, device]
-            noted[node, 1 + device] = gpu_throughput[node, device]
-    return moved
+            throughput = gpu_throughput[here, device] * gpu_speed[here]
+            moved = moved or noted[here, 1 + device] != throughput
+            noted[here, 1 + device] = throughput
+        marked[here] = moved
+    next_s = np.inf
+    for slot in range(len(node)):
+        here = node[slot]
+        if here >= 0 and (stale[slot] or marked[here]):
+            stale[slot] = False
+            for kind in range(2):
+                left[kind, slot] = max(left[kind, slot] - rate[kind, slot] * (now_s - since_s[slot]), 0.0)
+            since_s[slot] = now_s
+            throughput = gpu_throughput[here, devices[slot, 0]] * gpu_speed[here]
+            cpu_rate, gpu_rate = _rates(slot, demands, works[slot], frequency[here], throughput)
+            rate[0, slot], rate[1, slot] = cpu_rate, gpu_rate
+            ends_s[slot] = _end_s(left[0, slot], cpu_rate, left[1, slot], gpu_rate, works[slot], now_s)
+        next_s = min(next_s, ends_s[slot])
+    for here in nodes:
+        marked[here] = False
+    return next_s

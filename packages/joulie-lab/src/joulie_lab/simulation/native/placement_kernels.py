@@ -37,8 +37,17 @@ for _formula in (
 
 @compiled_inner
 def _left_over(allocatable: int, asked: int) -> int:
-    """LeastAllocated's points of one resource."""
-    return (allocatable - asked) * MAX_NODE_SCORE // allocatable if 0 < allocatable >= asked else 0
+    """LeastAllocated's points of one resource: `(allocatable - asked) * MAX_NODE_SCORE // allocatable`.
+
+    A quotient of floats, put right by the remainder: an integer division takes ten times as long.
+    """
+    if not 0 < allocatable >= asked:
+        return 0
+    free = (allocatable - asked) * MAX_NODE_SCORE
+    points = int(free / allocatable)
+    if points * allocatable > free:
+        return points - 1
+    return points + 1 if (points + 1) * allocatable <= free else points
 
 
 @compiled_inner
@@ -123,7 +132,7 @@ def best_nodes(
         cpu_size, memory_size = allocatable[0, node], allocatable[1, node]
         total = _left_over(cpu_size, nonzero_requested[0, node] + kind[2])
         total += _left_over(memory_size, nonzero_requested[1, node] + kind[3])
-        score = total // max((cpu_size > 0) + (memory_size > 0), 1)
+        score = total // 2 if cpu_size > 0 and memory_size > 0 else total
         if cpu != 0 or memory != 0:
             after = _evenness(requested[0, node] + cpu, requested[1, node] + memory, cpu_size, memory_size)
             before = _evenness(requested[0, node], requested[1, node], cpu_size, memory_size)

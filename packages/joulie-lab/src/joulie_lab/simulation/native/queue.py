@@ -54,6 +54,8 @@ class PendingQueue:
             changed: nodes that have more free capacity, or admit more pods, than when they were tried last.
             place: places a pod on a node; returns False if no node is feasible.
         """
+        if not self._fifos:
+            return
         waiting = np.fromiter(self._fifos, np.int64, len(self._fifos)) if changed else None
         tried = self._new if waiting is None else self._new.union(self._kinds.fitting(waiting, changed).tolist())
         self._new = set()

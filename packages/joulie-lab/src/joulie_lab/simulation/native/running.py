@@ -13,7 +13,7 @@ import numpy as np
 from joulie.domain.units import BoolArray, FloatArray, IntArray
 from joulie_lab.simulation.live.jobs import Demands, activity, demands_of
 from joulie_lab.simulation.live.nodes import FleetLoad
-from joulie_lab.simulation.native.kernels import ends_of, finish_load, note_points, rates_of, sum_demands
+from joulie_lab.simulation.native.kernels import ends_of, load_of, rates_of, rerate
 from joulie_lab.simulation.native.pods import SimPod
 
 _NO_NODE = -1
@@ -35,6 +35,8 @@ class RunningJobs:
         self._rated_at = np.ones((n_nodes, 1 + n_devices))
         self._n_devices = n_devices
         self._wanted: BoolArray = np.zeros(n_nodes + 1, dtype=np.bool_)
+        self._marked: BoolArray = np.zeros(n_nodes, dtype=np.bool_)
+        self._sums = np.zeros((3, n_nodes)), np.zeros((6, n_nodes, n_devices))
         self._present: dict[str, set[int]] = {}
         self._done: dict[str, int] = {}
         self._slot_of: dict[int, int] = {}
@@ -48,7 +50,8 @@ class RunningJobs:
         self._since_s = np.zeros(0)
         self._end_s = np.zeros(0)
         self._works: BoolArray = np.zeros(0, dtype=np.bool_)
-        self._stale: set[int] = set()
+        self._stale: BoolArray = np.zeros(0, dtype=np.bool_)
+        self._next_end_s: float | None = None
 
     def __len__(self) -> int:
         return len(self._slot_of)
@@ -56,7 +59,9 @@ class RunningJobs:
     @property
     def next_end_s(self) -> float:
         """Time at which the next job completes, s; inf if none will."""
-        return float(self._end_s.min(initial=np.inf))
+        if self._next_end_s is None:
+            self._next_end_s = float(self._end_s.min(initial=np.inf))
+        return self._next_end_s
 
     def start(self, pod: SimPod, node: int, devices: tuple[int, ...], now_s: float) -> None:
         """Start a pod on a node with these of its GPUs; the caller must call `rerate` afterwards."""
@@ -72,13 +77,15 @@ class RunningJobs:
         self._rate[:, slot], self._since_s[slot] = 0.0, now_s
         self._end_s[slot] = np.inf
         self._works[slot] = True
-        self._stale.add(slot)
+        self._stale[slot] = True
         if pod.gang is not None:
             self._present.setdefault(pod.gang, set()).add(slot)
             self._update_gang(pod.gang)
 
     def done(self, now_s: float) -> list[SimPod]:
         """Pods whose work is done by now, in order of submission."""
+        if self.next_end_s > now_s + _END_TOLERANCE_S:
+            return []
         slots = np.flatnonzero(self._end_s <= now_s + _END_TOLERANCE_S)
         found = [pod for slot in slots.tolist() if (pod := self._pod[slot]) is not None]
         return sorted(found, key=lambda pod: pod.index)
@@ -90,7 +97,8 @@ class RunningJobs:
         self._node[slot] = _NO_NODE
         self._end_s[slot] = np.inf
         self._works[slot] = False
-        self._stale.discard(slot)
+        self._stale[slot] = False
+        self._next_end_s = None
         self._free.append(slot)
         if pod.gang is not None:
             self._present[pod.gang].discard(slot)
@@ -107,22 +115,30 @@ class RunningJobs:
         """Number of members of a gang that are neither running nor done."""
         return self._gang_sizes[gang] - len(self._present.get(gang, ())) - self._done.get(gang, 0)
 
-    def load(self, nodes: IntArray, cores: FloatArray) -> FleetLoad:
-        """Load of some nodes; see `Demands.load`.
+    def load(self, nodes: IntArray, cores: FloatArray, load: FleetLoad) -> None:
+        """Bring the load of some nodes up to date; see `Demands.load`.
 
         Args:
-            nodes: indices of the nodes, sorted.
-            cores: cores of these nodes.
+            nodes: indices of the nodes.
+            cores: cores of all nodes.
+            load: load of all nodes; changed.
         """
-        slots = self._slots_on(nodes)
-        place = np.searchsorted(nodes, self._node[slots])
-        of_nodes = np.zeros((3, len(nodes)))
-        of_devices = np.zeros((6, len(nodes), self._n_devices))
-        sum_demands(slots, place, self._demands, self._devices, of_nodes, of_devices)
-        busy = np.empty(of_devices.shape[1:], dtype=np.bool_)
-        deviation = np.empty((*busy.shape, 3))
-        finish_load(of_nodes, of_devices, cores, busy, deviation)
-        return FleetLoad(of_nodes[0], of_nodes[1], of_nodes[2], busy, of_devices[1], of_devices[2], deviation)
+        load_of(
+            nodes,
+            self._node,
+            self._demands,
+            self._devices,
+            cores,
+            self._marked,
+            *self._sums,
+            load.cpu_util,
+            load.memory_intensity,
+            load.io_intensity,
+            load.gpu_busy,
+            load.gpu_util,
+            load.gpu_memory_share,
+            load.gpu_deviation,
+        )
 
     def advance(self, nodes: IntArray, now_s: float, frequency: FloatArray, gpu_throughput: FloatArray) -> None:
         """Advance the jobs of some nodes to now, at the mean operating points since their last update.
@@ -137,14 +153,17 @@ class RunningJobs:
         rates = self._rates(slots, frequency, gpu_throughput)
         self._advance(slots, rates, now_s)
         ends_of(slots, rates, self._left, self._works, now_s, self._end_s)
-        self._stale.update(slots.tolist())
+        self._stale[slots] = True
+        self._next_end_s = None
 
     def catch_up(self, nodes: IntArray, now_s: float) -> None:
         """Advance the jobs of some nodes to now at their stored rates, before these rates begin to change."""
         slots = self._slots_on(nodes)
         self._advance(slots, self._rate[:, slots], now_s)
 
-    def rerate(self, nodes: IntArray, now_s: float, frequency: FloatArray, gpu_throughput: FloatArray) -> None:
+    def rerate(
+        self, nodes: IntArray, now_s: float, frequency: FloatArray, gpu_throughput: FloatArray, gpu_speed: FloatArray
+    ) -> None:
         """Recompute rates and completion times after operating points may have changed.
 
         Args:
@@ -152,18 +171,26 @@ class RunningJobs:
             now_s: time since the start of the run, s.
             frequency: clock of all nodes, as a share of the highest.
             gpu_throughput: rate of GPU work of all nodes' GPUs, as a share of the uncapped rate.
+            gpu_speed: speed of each node's GPUs, a factor on it.
         """
-        moved = nodes[note_points(nodes, frequency, gpu_throughput, self._rated_at, np.empty(len(nodes), np.bool_))]
-        if len(moved):
-            self._stale.update(self._slots_on(moved).tolist())
-        if not self._stale:
-            return
-        slots = np.array(sorted(self._stale), dtype=np.int64)
-        self._stale.clear()
-        self._advance(slots, self._rate[:, slots], now_s)
-        rates = self._rates(slots, frequency, gpu_throughput)
-        self._rate[:, slots] = rates
-        ends_of(slots, rates, self._left, self._works, now_s, self._end_s)
+        self._next_end_s = rerate(
+            nodes,
+            self._node,
+            self._demands,
+            self._devices,
+            self._works,
+            frequency,
+            gpu_throughput,
+            gpu_speed,
+            now_s,
+            self._marked,
+            self._rated_at,
+            self._stale,
+            self._left,
+            self._rate,
+            self._since_s,
+            self._end_s,
+        )
 
     def _rates(self, slots: IntArray, frequency: FloatArray, gpu_throughput: FloatArray) -> FloatArray:
         """CPU and GPU work that jobs do in a second at these operating points, shape ``(2, n_slots)``."""
@@ -188,8 +215,7 @@ class RunningJobs:
         complete = self.missing_members(gang) <= 0
         for slot in self._present[gang]:
             self._works[slot] = complete
-        if complete:
-            self._stale.update(self._present[gang])
+            self._stale[slot] |= complete
 
     def _grow(self) -> None:
         old = len(self._pod)
@@ -204,3 +230,4 @@ class RunningJobs:
         self._since_s = np.append(self._since_s, np.zeros(added))
         self._end_s = np.append(self._end_s, np.full(added, np.inf))
         self._works = np.append(self._works, np.zeros(added, dtype=np.bool_))
+        self._stale = np.append(self._stale, np.zeros(added, dtype=np.bool_))

@@ -17,8 +17,8 @@ import numpy as np
 from joulie.domain.grid.series import Series
 from joulie.domain.policies import StaticPartition
 from joulie.domain.policy import PolicySettings
-from joulie.domain.scoring.extender import TwinView
-from joulie.domain.units import BoolArray, FloatArray, IntArray, finite, positive
+from joulie.domain.scoring.extender import NodeClass, TwinView
+from joulie.domain.units import FloatArray, IntArray, finite, positive
 from joulie_lab.simulation.climate import Climate
 from joulie_lab.simulation.cooling_plant import CoolingPlant
 from joulie_lab.simulation.experiment.outcome import NodeOutcome, Outcome
@@ -191,7 +191,7 @@ class _Run:
         self._limits = _scheme(setup, self._fleet)
         if setup.gpu_limit_pct is not None:
             limit_all(self._fleet, setup.gpu_limit_pct)
-        self._gpu_speed = np.array([[node.gpu_speed if setup.gpu_speeds else 1.0] for node in setup.nodes])
+        self._gpu_speed = np.array([node.gpu_speed if setup.gpu_speeds else 1.0 for node in setup.nodes])
         plant = setup.plant(self._fleet.peak_w)
         started = None if plant is None else stack.enter_context(plant)
         self._facility = Facility(started, setup.intensity_g_per_kwh, setup.price_per_kwh)
@@ -216,9 +216,11 @@ class _Run:
         self._blocking: IntArray = np.zeros(n_nodes, dtype=np.int64)
         self._full_power: IntArray = np.zeros(n_nodes, dtype=np.int64)
         self._performance: IntArray = np.zeros(n_nodes, dtype=np.int64)
+        self._on_eco = 0
         self._freed_nodes: set[int] = set()
         self._loaded: set[int] = set()
         self._unsteady = _NO_NODES
+        self._dirty_s = self._fleet.telemetry_settling_s + setup.times.operator_s
         self._dirty_until_s = -math.inf
 
     def run(self, on_progress: OnProgress | None, on_sample: OnSample | None) -> Outcome:
@@ -262,10 +264,13 @@ class _Run:
         if dt_s <= 0.0:
             return
         fleet = self._fleet
-        fleet.advance(dt_s, self._outdoor_k)
-        self._now_s = until_s
-        if len(self._unsteady):
-            gpu_rate = fleet.mean_gpu_throughput * self._gpu_speed
+        if not len(self._unsteady):
+            fleet.advance_steady(dt_s, self._outdoor_k)
+            self._now_s = until_s
+        else:
+            fleet.advance(dt_s, self._outdoor_k)
+            self._now_s = until_s
+            gpu_rate = fleet.mean_gpu_throughput * self._gpu_speed[:, np.newaxis]
             self._running.advance(self._unsteady, until_s, fleet.mean_frequency, gpu_rate)
         if self._first_s < 0.0 and until_s == 0.0:
             fleet.state.energy_j[:] = 0.0
@@ -310,7 +315,7 @@ class _Run:
         self._capacity.release(pod.kind, node, devices)
         self._blocking[node] -= pod.blocks
         self._full_power[node] -= pod.lifts_caps
-        self._performance[node] -= pod.view.performance
+        self._count_performance(node, -pod.view.performance)
         self._demand -= pod.view.performance
         self._freed_nodes.add(node)
         self._loaded.add(node)
@@ -331,7 +336,8 @@ class _Run:
                 self._capacity.mark_changed(moved)
                 # Pods may select either class, and kube-scheduler retries whenever a node's labels change.
                 self._freed_nodes.update(moved)
-                self._recorder.observe(self._performance_on_eco())
+                self._on_eco = int(self._performance[control.eco].sum())
+                self._recorder.observe(self._on_eco)
                 self._mark_dirty()
         if _is_multiple(now_s, times.agent_s):
             for cap in control.caps_due(now_s):
@@ -366,11 +372,11 @@ class _Run:
         self._running.start(pod, node, devices, self._now_s)
         self._blocking[node] += pod.blocks
         self._full_power[node] += pod.lifts_caps
-        self._performance[node] += pod.view.performance
+        self._count_performance(node, pod.view.performance)
         self._loaded.add(node)
         if self._limits is not None:
             self._limits.start(pod, node, devices, self._now_s)
-        self._recorder.observe(self._performance_on_eco())
+        self._recorder.observe(self._on_eco)
 
     def _update_load(self) -> None:
         """Update power and rates of work after loads and limits changed."""
@@ -378,10 +384,11 @@ class _Run:
         loaded = np.array(sorted(self._loaded), dtype=np.int64)
         self._loaded.clear()
         if len(loaded):
-            fleet.set_load(running.load(loaded, fleet.cores[loaded]), loaded)
+            running.load(loaded, fleet.cores, fleet.load)
+            fleet.follow_load(loaded)
         if len(loaded) or len(self._unsteady):
             changed = np.union1d(loaded, self._unsteady) if len(self._unsteady) else loaded
-            running.rerate(changed, self._now_s, fleet.frequency, fleet.gpu_throughput * self._gpu_speed)
+            running.rerate(changed, self._now_s, fleet.frequency, fleet.gpu_throughput, self._gpu_speed)
             self._mark_dirty()
         self._unsteady = fleet.unsteady(self._outdoor_k)
         if len(self._unsteady):
@@ -395,27 +402,24 @@ class _Run:
 
     def _mark_dirty(self) -> None:
         """Note a change: the operator must run its cycles until telemetry has settled at the new power."""
-        self._dirty_until_s = self._now_s + self._fleet.telemetry_settling_s + self._setup.times.operator_s
+        self._dirty_until_s = self._now_s + self._dirty_s
 
-    def _performance_on_eco(self) -> int:
-        return int(self._performance[self._eco].sum())
-
-    @property
-    def _eco(self) -> BoolArray:
-        if self._control is None:
-            return np.zeros(len(self._setup.nodes), dtype=np.bool_)
-        return self._control.eco
+    def _count_performance(self, node: int, change: int) -> None:
+        """Count performance pods that start or end on a node, also among those on eco nodes."""
+        self._performance[node] += change
+        if self._control is not None and int(self._control.node_class[node]) == NodeClass.ECO:
+            self._on_eco += change
 
     def _sample(self) -> None:
         control, none = self._control, np.zeros(len(self._setup.nodes), dtype=np.bool_)
-        self._recorder.observe(self._performance_on_eco())
+        self._recorder.observe(self._on_eco)
         self._recorder.sample(
             self._fleet,
             cooling_w=self._facility.latest.cooling_w,
             outdoor_k=self._outdoor_k,
             running=len(self._running),
             waiting=len(self._queue) + len(self._gate),
-            eco=self._eco,
+            eco=none if control is None else control.eco,
             draining=none if control is None else control.draining,
         )
 
