@@ -20,6 +20,7 @@ from joulie.domain.trial.draw import TrialNode, draw
 from joulie.domain.trial.measure import Metered, measure
 from joulie.domain.trial.protocol import Arm
 from joulie.domain.trial.workload_protocol import Drawn, WorkloadProtocol
+from joulie_lab.apps.trial import workload_plan
 
 pytestmark = pytest.mark.slow
 
@@ -281,15 +282,15 @@ def test_times_of_the_draw_are_whole_seconds():
 WORKLOADS = WorkloadProtocol(START_S, START_S + 48 * HOUR_S, 7)
 
 
-def deferred(folder, ratio, workloads=24, unmetered=0, ended=True):
+def deferred(folder, ratio, workloads=24, unmetered=0, ended=True, drawn=True, noise=0.0):
     """Pods of workloads every six hours, a day before a trial and two days in it; those that wait, wait two hours."""
-    pods, energy = [], []
+    pods, energy, rng = [], [], np.random.default_rng(5)
     for number in range(workloads):
         name = f"nightly-of-{number}"
         waits = WORKLOADS.arm_of("ml", name) is Arm.TREATMENT
         for run in range(12):
             came_s = START_S + (6 * run - 24) * HOUR_S
-            in_trial = came_s >= START_S
+            in_trial = drawn and came_s >= START_S
             starts_s = came_s + (2 * HOUR_S if waits and in_trial else 60.0)
             drawn_as = Drawn("july", Arm.TREATMENT if waits else Arm.CONTROL, name)
             uid = f"{name}-{run}"
@@ -299,7 +300,7 @@ def deferred(folder, ratio, workloads=24, unmetered=0, ended=True):
                             started_s=starts_s, ended_s=starts_s + HOUR_S if done else None, node="n0",
                             exit=Exit.SUCCEEDED if done else None, **noted)  # fmt: skip
             pods.append(one)
-            kwh = (1.0 + number) * (ratio if waits and in_trial else 1.0)
+            kwh = (1.0 + number) * (ratio if waits and in_trial else 1.0) * math.exp(rng.normal(0.0, noise))
             if number * 12 + run >= unmetered:
                 energy.append({"uid": uid, "zone": "DE", "from_s": starts_s, "until_s": starts_s + HOUR_S,
                                "energy_j": 3.6e6 * kwh})  # fmt: skip
@@ -359,3 +360,52 @@ def test_no_saving_by_deferral_is_given_where_pods_are_missing(joulie, tmp_path,
     folder = deferred(tmp_path / "month", 0.8, **recorded)
     status, out, _ = joulie("trial", "report", folder, "--file", deferral_file(tmp_path))
     assert (status, "no saving can be given: " in out, why in out) == (1, True, True)
+
+
+@pytest.fixture
+def few_draws(monkeypatch):
+    monkeypatch.setattr(workload_plan, "_TRIALS", 25)
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_the_plan_of_a_trial_of_deferral_says_which_saving_the_past_would_have_shown(joulie, tmp_path):
+    folder = deferred(tmp_path / "month", 1.0, drawn=False, noise=0.1)
+    plan = ("trial", "plan", folder, "--judges", "deferral")
+    found = json.loads(joulie(*plan, "--saving", "10", "-o", "json")[1])
+    assert (found["quantity"], len(found["lengths"])) == ("carbon", 3)
+    days, workloads, seen, smallest = found["lengths"][-1].values()
+    assert (days, workloads, found["days"] <= days) == (1.75, 24, True)
+    assert seen >= 0.8
+    # About 2.8 standard errors: of seven runs of each of 24 workloads that differ by a tenth, the larger ones most.
+    assert 0.02 < smallest < 0.1
+    assert found["largest"] == pytest.approx(24.0 / sum(range(1, 25)), rel=0.2)
+    said = joulie(*plan, "--saving", "10")[1]
+    assert f"{found['days']:.1f} days show a saving of 10 % of the carbon emissions per work in 80% of trials" in said
+    status, out, _ = joulie(*plan, "--saving", "0.5")
+    assert (status, "too small to be seen in 1.8 days" in out) == (0, True)
+    assert joulie(*plan, "--namespace", "ml", "-o", "json")[0] == 0
+
+
+@pytest.mark.usefixtures("few_draws")
+@pytest.mark.parametrize(
+    ("recorded", "options", "why"),
+    [
+        ({"unmetered": 200}, (), "LEDGER_HOURS_RETENTION"),
+        ({"drawn": True}, (), "a trial of deferral ran in this recording"),
+        ({}, ("--namespace", "web"), "no workload that would be drawn completed pods"),
+        ({}, ("--block", "1h"), "--block says nothing of a trial that judges deferral"),
+    ],
+)
+def test_what_cannot_plan_a_trial_of_deferral_is_one_line(joulie, tmp_path, recorded, options, why):
+    folder = deferred(tmp_path / "month", 1.0, **{"drawn": False} | recorded)
+    status, out, err = joulie("trial", "plan", folder, "--judges", "deferral", *options)
+    assert (status, out, why in err) == (2, "", True)
+    assert "--namespace says nothing" in joulie("trial", "plan", folder, "--namespace", "ml")[2]
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_a_few_workloads_see_nothing(joulie, tmp_path):
+    folder = deferred(tmp_path / "month", 1.0, drawn=False, workloads=8)
+    found = json.loads(joulie("trial", "plan", folder, "--judges", "deferral", "-o", "json")[1])
+    assert [(one["seen"], one["smallest"]) for one in found["lengths"]] == [(0.0, None)] * 3
+    assert found["days"] is None

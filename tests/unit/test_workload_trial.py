@@ -112,6 +112,19 @@ def test_units_do_not_matter_and_the_interval_holds_the_estimate(scale, seed):
         assert (again.low, again.high) == pytest.approx((found.low, found.high), abs=2e-3)
 
 
+@settings(max_examples=25, deadline=None)
+@given(saving=st.floats(0.0, 0.5), seed=st.integers(0, 99))
+def test_a_saving_of_all_moves_the_interval_by_its_logarithm(saving, seed):
+    # What `joulie trial plan` rests on: one draw of a past without treatment tells what it would see of any saving.
+    before, after = (
+        evaluate_workloads(outcomes(24, ratio, seed), 5).savings[Quantity.CARBON] for ratio in (1.0, 1.0 - saving)
+    )
+    assert (before.low is None) == (after.low is None)
+    if before.low is not None:
+        moved = [1.0 - (1.0 - one) * (1.0 - saving) for one in (before.low, before.high)]
+        assert (after.low, after.high) == pytest.approx(moved, abs=2e-3)
+
+
 # ---- from a recording
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from joulie.adapters.kubernetes.api.v1alpha1 import PowerTrial
 from joulie.adapters.kubernetes.client import KubeClient
@@ -15,6 +16,7 @@ from joulie.adapters.kubernetes.resources import POWER_TRIALS
 from joulie.apps.kubectl.options import cluster_options, output_option, run_with_client
 from joulie.domain.durations import duration_s
 from joulie.domain.quantities import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from joulie.domain.trial.protocol import Judged
 from joulie.program.documents import print_document
 from joulie.program.errors import UserError
 from joulie.program.numbers import FiniteRange
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from joulie.domain.trial.measure import Metered
     from joulie_lab.apps.trial.plan import TrialPlan
     from joulie_lab.apps.trial.result import TrialReport
+    from joulie_lab.apps.trial.workload_plan import WorkloadPlan
     from joulie_lab.apps.trial.workloads import WorkloadReport
 
 _recording = click.argument("recording", type=click.Path(exists=True, file_okay=False, path_type=Path))
@@ -37,7 +40,20 @@ def trial() -> None:
 
 @trial.command("plan")
 @_recording
+@click.option(
+    "--judges",
+    type=click.Choice([one.value for one in Judged]),
+    default=Judged.ENFORCEMENT.value,
+    show_default=True,
+    help="What the trial judges.",
+)
 @click.option("--saving", type=FiniteRange(0.1, 50.0), default=5.0, show_default=True, help="To be seen, %.")
+@click.option(
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    help="Of deferral: whose workloads would be drawn; can be repeated; those of all namespaces by default.",
+)
 @click.option("--block", default="6h", show_default=True, help="Length of a block.")
 @click.option(
     "--washout",
@@ -47,22 +63,56 @@ def trial() -> None:
     " at most half of the block.",
 )
 @output_option
-def plan_command(recording: Path, saving: float, block: str, washout: str, output: str) -> None:
-    """How many pairs of blocks a saving needs, from a RECORDING made while nothing was enforced.
+@click.pass_context
+def plan_command(
+    context: click.Context,
+    recording: Path,
+    judges: str,
+    saving: float,
+    namespaces: tuple[str, ...],
+    block: str,
+    washout: str,
+    output: str,
+) -> None:
+    """How many pairs of blocks, or days, a saving needs, from a RECORDING made while nothing was enforced.
 
     The recording is evaluated as trials that treated nobody; what these find by chance is the noise that a saving must
-    stand out of.
+    stand out of. A trial of deferral has no blocks: its last days are evaluated.
     """
+    deferral = judges == Judged.DEFERRAL
+    for name in ("block", "washout") if deferral else ("namespaces",):
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            option = "--namespace" if name == "namespaces" else f"--{name}"
+            raise UserError(f"{option} says nothing of a trial that judges {judges}: leave it out")
+    if deferral:
+        _plan_workloads(_open(recording), saving, namespaces, output)
+    else:
+        _plan_blocks(_open(recording), saving, block, washout, output)
+
+
+def _plan_blocks(files: RecordingFiles, saving: float, block: str, washout: str, output: str) -> None:
     from joulie_lab.apps.trial.plan import Design, plan
 
     try:
         design = Design(duration_s(block), None if washout == "auto" else duration_s(washout))
-        files = _open(recording)
         found = plan(_metered(files), files.pods(), design, saving / 100.0)
     except ValueError as error:
         raise UserError(str(error)) from error
     if output == "table":
         _print_plan(found, design.block_s, saving)
+    else:
+        print_document(msgspec.to_builtins(found), output)
+
+
+def _plan_workloads(files: RecordingFiles, saving: float, namespaces: tuple[str, ...], output: str) -> None:
+    from joulie_lab.apps.trial.workload_plan import plan_workloads
+
+    try:
+        found = plan_workloads(files.head.period, files.pods(), files.accounted(), saving / 100.0, namespaces)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if output == "table":
+        _print_workload_plan(found, saving)
     else:
         print_document(msgspec.to_builtins(found), output)
 
@@ -198,6 +248,30 @@ def _print_plan(found: TrialPlan, block_s: float, saving: float) -> None:
     rows = [(str(pairs), days(pairs), f"{power:.0%}") for pairs, power in found.power]
     title = f"A pair varies by {found.deviation:.2%} by chance ({found.contrasts} pairs of the past)"
     print_table(title, ("PAIRS", "DAYS", "SEEN"), rows)
+
+
+def _print_workload_plan(found: WorkloadPlan, saving: float) -> None:
+    from joulie_lab.apps.trial.plan import POWER
+    from joulie_lab.apps.trial.workloads import QUANTITY_WORDS
+
+    what, longest = f"{saving:g} % of the {QUANTITY_WORDS[found.quantity]} per work", found.lengths[-1]
+    if found.days is None:
+        click.echo(f"A saving of {what} is too small to be seen in {longest.days:.1f} days of these workloads.")
+        click.echo("A longer recording tells of longer trials: of at most half of its time.")
+    else:
+        click.echo(f"{found.days:.1f} days show a saving of {what} in {POWER:.0%} of trials.")
+    click.echo(f"The largest workload is {found.largest:.0%} of all: the larger, the less is seen.")
+    click.echo()
+    rows = [
+        (
+            f"{one.days:.1f}",
+            str(one.workloads),
+            f"{one.seen:.0%}",
+            "–" if one.smallest is None else f"{one.smallest:.1%}",
+        )
+        for one in found.lengths
+    ]
+    print_table("Trials of the end of the recording", ("DAYS", "WORKLOADS", "SEEN", f"SEEN IN {POWER:.0%}"), rows)
 
 
 def _print_report(found: TrialReport) -> None:

@@ -46,7 +46,8 @@ ARM_COLUMNS = (
     "COST OF EXPECTED",
 )
 ARM_WORDS = {Arm.TREATMENT: "waits", Arm.CONTROL: "at once"}
-_WORDS = {Quantity.CARBON: "carbon emissions", Quantity.COST: "cost", Quantity.ENERGY: "energy"}
+QUANTITY_WORDS = {Quantity.CARBON: "carbon emissions", Quantity.COST: "cost", Quantity.ENERGY: "energy"}
+"""Quantities by which a trial is told, the first that is known before the others."""
 _SHOWN = 40
 _NONE = "–"
 
@@ -79,7 +80,7 @@ class WorkloadReport:
         """What came out, in a sentence."""
         if self.refused:
             return f"Trial {self.name}: no saving can be given: {self.refused}"
-        said = [saved_words(self.savings[one], one) for one in _WORDS if one in self.savings]
+        said = [saved_words(self.savings[one], one) for one in QUANTITY_WORDS if one in self.savings]
         wait = self.result.wait
         waits = "" if wait is None else f"; {_wait_words(wait)}"
         return f"Trial {self.name}: waiting {said[0]}{waits}"
@@ -87,7 +88,7 @@ class WorkloadReport:
     @property
     def others(self) -> Sequence[str]:
         """The savings beside that of the headline."""
-        known = [one for one in _WORDS if one in self.savings]
+        known = [one for one in QUANTITY_WORDS if one in self.savings]
         return [f"Waiting {saved_words(self.savings[one], one)}." for one in known[1:]]
 
     @property
@@ -223,7 +224,7 @@ def _refused(measured: MeasuredWorkloads, result: WorkloadResult) -> str:
 def saved_words(found: Found, quantity: Quantity) -> str:
     """A saving in words: ``saved 6.1% of the carbon emissions per work, ...``."""
     verb = "saved" if found.value >= 0.0 else "cost"
-    said = f"{verb} {abs(found.value):.1%} of the {_WORDS[quantity]} per work"
+    said = f"{verb} {abs(found.value):.1%} of the {QUANTITY_WORDS[quantity]} per work"
     counts = f"{found.treated} workloads that waited and {found.untreated} that did not"
     if found.low is None or found.high is None:
         few = min(found.treated, found.untreated) < MIN_OF_AN_ARM or found.treated + found.untreated < MIN_WORKLOADS
