@@ -372,8 +372,13 @@ def test_no_content_of_files_ends_it(
     machine(tmp_path, cpuinfo, two_sockets)
     for name, text in files.items():
         trees.zone_file(tmp_path / "sys", "intel-rapl:0", name).write_text(text)
-    folders = {f"host_{name}": tmp_path / name for name in ("sys", "proc", "dev")}
+    host = AgentSettings(
+        node_name="inspect",
+        host_sys=tmp_path / "sys",
+        host_proc=tmp_path / "proc",
+        host_dev=tmp_path / "dev",
+    )
     # Each look at GPUs starts a process for each driver, which none of these files reaches.
-    found = inspected(replace(host_backends(AgentSettings(node_name="inspect", **folders), BUILTIN_CATALOGUE), gpus=()))
+    found = inspected(replace(host_backends(host, BUILTIN_CATALOGUE), gpus=()))
     json.dumps(found)
     assert all(limit_w is None or limit_w >= 0.0 for limit_w in found["cpu"]["limits_w"])

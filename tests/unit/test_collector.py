@@ -1,8 +1,12 @@
 """What long-running programs ask of Python's garbage collector."""
 
 import gc
+import sys
 
-from joulie.program.collector import spare_what_lives_long
+import pytest
+
+from joulie.program.collector import no_collection, spare_what_lives_long
+from joulie.program.commands import Command
 
 
 def test_what_is_alive_is_not_traversed_again():
@@ -15,3 +19,22 @@ def test_what_is_alive_is_not_traversed_again():
         assert not tracked & {id(one) for one in alive}
     finally:
         gc.unfreeze()
+
+
+def test_commands_are_imported_without_looking_for_garbage(tmp_path, monkeypatch):
+    text = "import gc, click\nseen = gc.isenabled()\n@click.command()\ndef tried(): pass\n"
+    (tmp_path / "tried_command.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    Command("tried", "tried_command", "").load()
+    assert not sys.modules.pop("tried_command").seen
+    assert gc.isenabled()
+
+
+def test_whoever_looks_for_none_is_left_at_that():
+    gc.disable()
+    try:
+        with pytest.raises(ZeroDivisionError), no_collection():
+            raise ZeroDivisionError
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
+from joulie.program.collector import no_collection
 from joulie.program.errors import UserError
 
 ENTRY_POINT_GROUP = "joulie.commands"
@@ -41,7 +42,8 @@ class Command(NamedTuple):
         """
         name = self.path.rpartition(" ")[2].replace("-", "_")
         try:
-            command = getattr(import_module(self.module), name)
+            with no_collection():
+                command = getattr(import_module(self.module), name)
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
             if package in {"joulie", "joulie_lab"}:
