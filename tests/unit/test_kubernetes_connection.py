@@ -382,6 +382,20 @@ def test_not_verifying_is_done_only_when_asked_and_warned_of(
     ]
 
 
+def test_no_authorities_are_read_for_a_server_without_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verified: list[bool] = []
+
+    def context(*, verify: bool, trust_env: bool) -> ssl.SSLContext:
+        del trust_env
+        verified.append(verify)
+        return ssl.create_default_context()
+
+    monkeypatch.setattr("lightkube.config.client_adapter.httpx.create_ssl_context", context)
+    for server in ("http://plain", "https://secure"):
+        connect(kubeconfig=write(tmp_path / "config", kubeconfig(server)))._new_client(None)
+    assert verified == [False, True]
+
+
 def test_a_certificate_that_a_plugin_renews_is_used_from_the_next_request_on(
     tmp_path: Path, authority: CertificateAuthority
 ) -> None:

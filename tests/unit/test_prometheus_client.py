@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import ssl
 
 import httpx2
@@ -445,3 +446,16 @@ def test_r1_http_endpoints_certificates_are_taken_as_other_clients_take_them(mon
         assert not context.verify_flags & ssl.VERIFY_X509_STRICT
         assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert tls_context(verify=False).verify_mode == ssl.CERT_NONE
+
+
+def test_the_systems_authorities_are_read_once_until_they_change(monkeypatch, tmp_path):
+    authority = CertificateAuthority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    shared = tls_context()
+    assert tls_context() is shared
+    assert PrometheusAuth().tls_context() is shared
+    pair = authority.issue("client")
+    own = PrometheusAuth(client_cert_file=pair.certificate, client_key_file=pair.key).tls_context()
+    assert own is not shared, "its certificate is not for others"
+    os.utime(authority.certificate, ns=(1, 1))
+    assert tls_context() is not shared

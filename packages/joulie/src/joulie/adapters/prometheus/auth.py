@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from joulie.adapters.prometheus.answers import PrometheusError
-from joulie.http_client import tls_context
+from joulie.http_client import new_tls_context, tls_context
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,10 @@ class PrometheusAuth:
             PrometheusError: a file cannot be read, or does not contain a certificate or key.
         """
         try:
-            context = tls_context(self.ca_file)
-            if self.client_cert_file is not None:
-                context.load_cert_chain(self.client_cert_file, self.client_key_file)
+            if self.client_cert_file is None:
+                return tls_context(self.ca_file)
+            context = new_tls_context(self.ca_file)
+            context.load_cert_chain(self.client_cert_file, self.client_key_file)
         except (OSError, ValueError) as error:  # an SSLError is an OSError
             files = ", ".join(str(file) for file in (self.ca_file, self.client_cert_file, self.client_key_file) if file)
             raise PrometheusError(f"invalid TLS files of Prometheus ({files}): {error}") from error
