@@ -1,4 +1,4 @@
-"""File on the host that says of which GPUs the SM clock may be locked by Joulie.
+"""File on the host with the GPUs whose SM clock Joulie may have locked.
 
 It is durable when `save` returns: the agent locks a clock only after that can no longer be lost.
 

@@ -1,4 +1,4 @@
-"""What a recording of a cluster holds: rows of its tables, the hours it is made of, and names that say nothing.
+"""A recording of a cluster: rows of its tables, the hours that it is made of, and anonymised names.
 
 The files are described in docs/reference/recording.md. What was not measured has no row, and what is not known is
 None: neither is ever zero.

@@ -1,4 +1,4 @@
-"""What processes of the agent leave to the next one about the limits that they wrote."""
+"""Records of written limits that one process of the agent leaves to the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pods use, by whomever it was measured. This module needs no numpy."""
+"""Resource use of pods, whichever exporter measured it. This module needs no numpy."""
 
 from __future__ import annotations
 

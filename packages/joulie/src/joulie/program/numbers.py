@@ -1,4 +1,4 @@
-"""Numbers on the command line: `nan` and `inf` are none, since they would pass every comparison or none."""
+"""Finite numbers on the command line: comparisons with `nan` and `inf` always or never hold, so they are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPUs that devices of claims are, by what DRA drivers publish about them in ResourceSlices.
+"""Maps devices of ResourceClaims to GPUs, by what DRA drivers publish about them in ResourceSlices.
 
 Sources: kubernetes-sigs/dra-driver-nvidia-gpu and ROCm/k8s-gpu-dra-driver, deviceinfo.go; Kubernetes, Standard Device
 Attributes for Dynamic Resource Allocation.

@@ -1,4 +1,4 @@
-"""Which GPUs devices of claims are: the kubelet knows them by names of their DRA driver, the GPU's driver by others."""
+"""Maps devices of ResourceClaims to GPUs: the kubelet reports the names that their DRA driver gave them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DesiredNode NodeTwins and node labels: a decision in the API's terms, and its comparison with what is stored.
+"""Desired NodeTwins and node labels: a decision in the API's terms, and its comparison with what is stored.
 
 Numbers have dead-bands, see `joulie.apps.operator.numbers`. Everything else is compared exactly, which also reverts
 edits by hand.

@@ -1,4 +1,4 @@
-"""Power of GPUs that no process uses, as their users read it.
+"""Power of GPUs that no process uses, as read by people who have them.
 
 The catalogue's `idle_w` is where the power curve of a busy device begins; a device without work draws less: the driver
 lowers its clocks. Readings are of nvidia-smi tables in public repositories and issues with no memory in use and 0 %

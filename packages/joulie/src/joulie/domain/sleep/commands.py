@@ -1,4 +1,4 @@
-"""What a decision about sleep says is to be done, and the check before it is."""
+"""Commands of a decision about sleep, and the check before each is carried out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decision about sleep is made of: nodes, pods that wait, and what power budgets have room for."""
+"""Input of a decision about sleep: nodes, pending pods, and the room that power budgets leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API as an aggregated API of the cluster: the API server says who asks, whatever way they have proved it to it.
+"""The API as an aggregated API of the cluster: the API server authenticates its users, by whatever means they have.
 
 Client certificates and exec plug-ins leave nothing that a program could pass on. The API server authenticates their
 users and passes requests on with their names in headers, over TLS with a certificate of its own. Headers are believed

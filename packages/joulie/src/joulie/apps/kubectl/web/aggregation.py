@@ -1,4 +1,4 @@
-"""Keeps the server of the aggregated API in step with what the API server says of itself, and has it trusted."""
+"""Keeps the aggregated API's server configured as the API server publishes it, and its certificate trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claimed progress that its GPUs contradict, as people are told of it."""
+"""The event about a job whose claimed progress its GPUs contradict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the holdout of all workloads says, which a ConfigMap keeps over restarts and changes of leader.
+"""Evidence of the holdouts of all workloads, which a ConfigMap keeps over restarts and changes of leader.
 
 What is new is added to what is read and written under the version that was read. So of two leaders neither overwrites
 the other's windows; and a write whose answer was lost is found by its name, and is not repeated.

@@ -1,4 +1,4 @@
-"""The holdout of jobs, as profiles and people are told of it."""
+"""The holdout of jobs in the API's terms and in events."""
 
 from __future__ import annotations
 

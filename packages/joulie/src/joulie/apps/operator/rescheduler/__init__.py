@@ -1,1 +1,1 @@
-"""What would be better off elsewhere, and how GPUs could be shared: recommendations, and evictions if they are on."""
+"""Recommends workloads to move and modes of GPU sharing, and evicts pods if that is enabled."""

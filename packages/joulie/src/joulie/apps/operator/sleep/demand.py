@@ -1,4 +1,4 @@
-"""What the operator learns of demand, and what it expects of it."""
+"""Learns demand from the pods that arrive, and forecasts it."""
 
 from __future__ import annotations
 
