@@ -1,4 +1,4 @@
-"""What benchmark commands that count how often intervals hold the truth share."""
+"""Commands of benchmarks that count how often intervals hold a known truth: their common loop and figure."""
 
 from __future__ import annotations
 

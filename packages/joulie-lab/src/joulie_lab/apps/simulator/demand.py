@@ -1,4 +1,4 @@
-"""Demand of nodes that is given second by second, in place of what their pods would draw, and what came of it.
+"""Power demand of nodes, given second by second in place of their pods' use, and how it was met.
 
 A file of arrays (``.npz``): ``nodes`` names them; ``demand`` is the utilisation of all their devices, 0..1, shape
 ``(n_seconds, n_nodes)``; ``lost`` says when their telemetry is lost, of the same shape. The last second lasts on.
