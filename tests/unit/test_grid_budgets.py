@@ -14,6 +14,7 @@ from joulie.domain.grid import names
 from joulie.domain.grid.release import Limits
 from joulie.domain.mode import Mode
 from support.grid_stage import EPOCH_S, NS, staged
+from support.played import played
 
 GATE = [{"name": names.BUDGET_GATE}]
 TURN_S = EPOCH_S + 3600.0
@@ -112,145 +113,127 @@ class Budgets:
         await self.stage.pod(name, gates=gates, **fields)
 
 
-@pytest.fixture
-def play(tmp_path):
-    def run(story, **settings):
-        async def main():
-            async with staged(tmp_path, **settings) as stage:
-                budgets = Budgets(stage)
-                try:
-                    await story(budgets)
-                finally:
-                    for task in budgets.tasks:
-                        task.cancel()
-                        with suppress(asyncio.CancelledError):
-                            await task
+def play(story, tmp_path, **settings):
+    async def main():
+        async with staged(tmp_path, **settings) as stage:
+            budgets = Budgets(stage)
+            try:
+                await story(budgets)
+            finally:
+                for task in budgets.tasks:
+                    task.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await task
 
-        asyncio.run(main())
-
-    return run
+    asyncio.run(main())
 
 
-def test_g4_a_budget_holds_until_its_period_turns_and_then_lets_go_in_order_of_waiting(play):
-    async def story(here):
-        await here.make(used=1.2)
-        await here.pod("b", age_s=20.0)
-        await here.pod("c", age_s=30.0)
-        await here.pod("a", age_s=10.0)
-        await here.step()
-        assert await here.gated() == ["a", "b", "c"]
-        assert await here.condition() == ("True", "Exhausted")
-        assert (await here.get()).status.held.pods == 3
-        await here.step(3000.0)
-        await here.restart()
-        here.stage.now_s += 599.0
-        await here.measure(used=1.2)
-        await here.step()
-        assert await here.gated() == ["a", "b", "c"], "as long as the period lasts, whoever leads"
-        await here.step(1.0)
-        assert await here.gated() == ["a", "b"], "the longest waiting first"
-        await here.step(1.0)
-        assert await here.gated() == ["a"]
-        await here.step(1.0)
-        assert await here.gated() == []
-        assert await here.condition() == ("False", "WithinBudget")
-        assert set(await here.notes("BudgetHold")) == {
-            f"waits: EnergyBudget daily is exhausted until {rfc3339(TURN_S)}"
-        }
-
-    play(story, release_limits=Limits(1.0, 1))
+@played(play, release_limits=Limits(1.0, 1))
+async def test_g4_a_budget_holds_until_its_period_turns_and_then_lets_go_in_order_of_waiting(here):
+    await here.make(used=1.2)
+    await here.pod("b", age_s=20.0)
+    await here.pod("c", age_s=30.0)
+    await here.pod("a", age_s=10.0)
+    await here.step()
+    assert await here.gated() == ["a", "b", "c"]
+    assert await here.condition() == ("True", "Exhausted")
+    assert (await here.get()).status.held.pods == 3
+    await here.step(3000.0)
+    await here.restart()
+    here.stage.now_s += 599.0
+    await here.measure(used=1.2)
+    await here.step()
+    assert await here.gated() == ["a", "b", "c"], "as long as the period lasts, whoever leads"
+    await here.step(1.0)
+    assert await here.gated() == ["a", "b"], "the longest waiting first"
+    await here.step(1.0)
+    assert await here.gated() == ["a"]
+    await here.step(1.0)
+    assert await here.gated() == []
+    assert await here.condition() == ("False", "WithinBudget")
+    assert set(await here.notes("BudgetHold")) == {f"waits: EnergyBudget daily is exhausted until {rfc3339(TURN_S)}"}
 
 
-def test_g4_a_raised_limit_lets_go_at_once_though_nobody_measures(play):
-    async def story(here):
-        await here.make(used=1.2)
-        await here.pod("a")
-        await here.step()
-        assert await here.gated() == ["a"]
-        await here.stage.client.patch(ENERGY_BUDGETS, "daily", {"spec": {"limits": {"energyKWh": 2.0}}}, namespace=NS)
-        await here.step()
-        assert await here.gated() == []
-
-    play(story)
+@played(play)
+async def test_g4_a_raised_limit_lets_go_at_once_though_nobody_measures(here):
+    await here.make(used=1.2)
+    await here.pod("a")
+    await here.step()
+    assert await here.gated() == ["a"]
+    await here.stage.client.patch(ENERGY_BUDGETS, "daily", {"spec": {"limits": {"energyKWh": 2.0}}}, namespace=NS)
+    await here.step()
+    assert await here.gated() == []
 
 
-def test_g4_jobs_that_wait_or_may_be_interrupted_are_suspended_and_resumed_by_themselves(play):
-    async def story(here):
-        await here.make(used=1.2, action="suspend")
-        running = await here.job("may", active=1, age_s=50.0, annotations=INTERRUPTIBLE)
-        await here.job("may-by-template", active=1, template=INTERRUPTIBLE)
-        await here.job("must-not", active=1)
-        waits = await here.job("waits", active=1, age_s=100.0)
-        await here.pod("waits-x", gates=[], owner=waits, labels={"batch.kubernetes.io/controller-uid": waits["uid"]})
-        await here.pod("may-x", gates=[], owner=running, nodeName="n1")
-        await here.step()
-        assert await here.suspended() == ["may", "may-by-template", "waits"]
-        since = {one.metadata.name: one.metadata.annotations for one in (await here.stage.client.list(JOBS)).items}
-        assert since["waits"][BUDGET_WAITING_SINCE] == rfc3339(EPOCH_S - 100.0), "it has waited since its creation"
-        assert since["may"][BUDGET_WAITING_SINCE] == rfc3339(EPOCH_S)
-        await here.restart()
-        await here.step(3599.0)
-        assert await here.suspended() == ["may", "may-by-template", "waits"]
-        assert (await here.get()).status.held.jobs == 3
-        await here.step(1.0)
-        assert await here.suspended() == []
-        assert all(
-            BUDGET_WAITING_SINCE not in one.metadata.annotations for one in (await here.stage.client.list(JOBS)).items
-        )
-
-    play(story)
+@played(play)
+async def test_g4_jobs_that_wait_or_may_be_interrupted_are_suspended_and_resumed_by_themselves(here):
+    await here.make(used=1.2, action="suspend")
+    running = await here.job("may", active=1, age_s=50.0, annotations=INTERRUPTIBLE)
+    await here.job("may-by-template", active=1, template=INTERRUPTIBLE)
+    await here.job("must-not", active=1)
+    waits = await here.job("waits", active=1, age_s=100.0)
+    await here.pod("waits-x", gates=[], owner=waits, labels={"batch.kubernetes.io/controller-uid": waits["uid"]})
+    await here.pod("may-x", gates=[], owner=running, nodeName="n1")
+    await here.step()
+    assert await here.suspended() == ["may", "may-by-template", "waits"]
+    since = {one.metadata.name: one.metadata.annotations for one in (await here.stage.client.list(JOBS)).items}
+    assert since["waits"][BUDGET_WAITING_SINCE] == rfc3339(EPOCH_S - 100.0), "it has waited since its creation"
+    assert since["may"][BUDGET_WAITING_SINCE] == rfc3339(EPOCH_S)
+    await here.restart()
+    await here.step(3599.0)
+    assert await here.suspended() == ["may", "may-by-template", "waits"]
+    assert (await here.get()).status.held.jobs == 3
+    await here.step(1.0)
+    assert await here.suspended() == []
+    assert all(
+        BUDGET_WAITING_SINCE not in one.metadata.annotations for one in (await here.stage.client.list(JOBS)).items
+    )
 
 
-def test_gate_suspends_nothing_that_runs(play):
-    async def story(here):
-        await here.make(used=1.2, action="gate")
-        await here.job("may", active=1, annotations=INTERRUPTIBLE)
-        half = await here.job("half", active=2)
-        await here.pod("half-x", gates=[], owner=half)
-        # The watch still shows it without a node, the API server does not: it has just been placed.
-        await here.step()
-        assert await here.suspended() == []
-
-    play(story)
+@played(play)
+async def test_gate_suspends_nothing_that_runs(here):
+    await here.make(used=1.2, action="gate")
+    await here.job("may", active=1, annotations=INTERRUPTIBLE)
+    half = await here.job("half", active=2)
+    await here.pod("half-x", gates=[], owner=half)
+    # The watch still shows it without a node, the API server does not: it has just been placed.
+    await here.step()
+    assert await here.suspended() == []
 
 
-def test_a_job_that_somebody_resumes_is_left_alone_until_the_budget_lets_go(play):
-    async def story(here):
-        await here.make(used=1.2, action="suspend")
-        await here.job("mine", active=1, annotations=INTERRUPTIBLE)
-        await here.step()
-        assert await here.suspended() == ["mine"]
-        await here.stage.client.patch(JOBS, "mine", {"spec": {"suspend": False}}, namespace=NS)
-        await here.step(60.0)
-        await here.step(60.0)
-        assert await here.suspended() == []
-        await here.step(3600.0)
-        job = await here.stage.client.get(JOBS, "mine", NS)
-        assert BUDGET_WAITING_SINCE not in job.metadata.annotations
-
-    play(story)
+@played(play)
+async def test_a_job_that_somebody_resumes_is_left_alone_until_the_budget_lets_go(here):
+    await here.make(used=1.2, action="suspend")
+    await here.job("mine", active=1, annotations=INTERRUPTIBLE)
+    await here.step()
+    assert await here.suspended() == ["mine"]
+    await here.stage.client.patch(JOBS, "mine", {"spec": {"suspend": False}}, namespace=NS)
+    await here.step(60.0)
+    await here.step(60.0)
+    assert await here.suspended() == []
+    await here.step(3600.0)
+    job = await here.stage.client.get(JOBS, "mine", NS)
+    assert BUDGET_WAITING_SINCE not in job.metadata.annotations
 
 
-def test_a_budget_holds_only_its_own_pods(play):
-    async def story(here):
-        await here.make(used=1.2, target={"matchLabels": {"team": "blue"}})
-        await here.make("job", used=1.2, target={"owner": {"kind": "Job", "name": "train"}})
-        await here.make("report", used=5.0, action="report")
-        train = await here.job("train", active=0)
-        await here.pod("blue", labels={"team": "blue"})
-        await here.pod("red", labels={"team": "red"})
-        await here.pod("train-x", owner=train)
-        await here.step()
-        assert await here.gated() == ["blue", "train-x"]
-        assert await here.condition("report") == ("False", "Exhausted")
-
-    play(story)
+@played(play)
+async def test_a_budget_holds_only_its_own_pods(here):
+    await here.make(used=1.2, target={"matchLabels": {"team": "blue"}})
+    await here.make("job", used=1.2, target={"owner": {"kind": "Job", "name": "train"}})
+    await here.make("report", used=5.0, action="report")
+    train = await here.job("train", active=0)
+    await here.pod("blue", labels={"team": "blue"})
+    await here.pod("red", labels={"team": "red"})
+    await here.pod("train-x", owner=train)
+    await here.step()
+    assert await here.gated() == ["blue", "train-x"]
+    assert await here.condition("report") == ("False", "Exhausted")
 
 
 @pytest.mark.parametrize(
     ("setting", "own", "held"), [("open", None, []), ("closed", None, ["a"]), ("open", "closed", ["a"])]
 )
-def test_unknown_usage_fails_open_or_closed_and_is_told(play, setting, own, held):
+def test_unknown_usage_fails_open_or_closed_and_is_told(tmp_path, setting, own, held):
     async def story(here):
         await here.make(used=0.5, **({} if own is None else {"whenUnknown": own}))
         await here.pod("a")
@@ -265,55 +248,47 @@ def test_unknown_usage_fails_open_or_closed_and_is_told(play, setting, own, held
         assert await here.gated() == []
         assert await here.condition() == ("False", "WithinBudget")
 
-    play(story, budget_when_unknown=WhenUnknown(setting))
+    play(story, tmp_path, budget_when_unknown=WhenUnknown(setting))
 
 
-def test_an_exhausted_period_stays_exhausted_though_nobody_measures(play):
-    async def story(here):
-        await here.make(used=1.5)
-        await here.pod("a")
-        await here.step(3000.0)
-        assert await here.gated() == ["a"]
-
-    play(story)
+@played(play)
+async def test_an_exhausted_period_stays_exhausted_though_nobody_measures(here):
+    await here.make(used=1.5)
+    await here.pod("a")
+    await here.step(3000.0)
+    assert await here.gated() == ["a"]
 
 
-def test_a_rolling_budget_lets_go_below_95_percent(play):
-    async def story(here):
-        await here.make(used=1.01, turns_s=None, window="rolling")
-        await here.pod("a")
-        await here.step()
-        await here.measure(used=0.97, turns_s=None)
-        await here.step()
-        assert await here.gated() == ["a"]
-        await here.measure(used=0.94, turns_s=None)
-        await here.step()
-        assert await here.gated() == []
-
-    play(story)
+@played(play)
+async def test_a_rolling_budget_lets_go_below_95_percent(here):
+    await here.make(used=1.01, turns_s=None, window="rolling")
+    await here.pod("a")
+    await here.step()
+    await here.measure(used=0.97, turns_s=None)
+    await here.step()
+    assert await here.gated() == ["a"]
+    await here.measure(used=0.94, turns_s=None)
+    await here.step()
+    assert await here.gated() == []
 
 
-def test_in_observe_mode_a_budget_is_only_reported(play):
-    async def story(here):
-        await here.make(used=1.5, action="suspend")
-        await here.job("may", active=1, annotations=INTERRUPTIBLE)
-        await here.pod("a")
-        await here.step()
-        assert (await here.gated(), await here.suspended()) == ([], [])
-        assert await here.condition() == ("False", "Exhausted")
-
-    play(story, mode=Mode.OBSERVE)
+@played(play, mode=Mode.OBSERVE)
+async def test_in_observe_mode_a_budget_is_only_reported(here):
+    await here.make(used=1.5, action="suspend")
+    await here.job("may", active=1, annotations=INTERRUPTIBLE)
+    await here.pod("a")
+    await here.step()
+    assert (await here.gated(), await here.suspended()) == ([], [])
+    assert await here.condition() == ("False", "Exhausted")
 
 
-def test_a_budget_that_is_deleted_lets_go(play):
-    async def story(here):
-        await here.make(used=1.5)
-        await here.pod("a")
-        await here.step()
-        assert await here.gated() == ["a"]
-        with suppress(NotFoundError):
-            await here.stage.client.delete(ENERGY_BUDGETS, "daily", NS)
-        await here.step()
-        assert await here.gated() == []
-
-    play(story)
+@played(play)
+async def test_a_budget_that_is_deleted_lets_go(here):
+    await here.make(used=1.5)
+    await here.pod("a")
+    await here.step()
+    assert await here.gated() == ["a"]
+    with suppress(NotFoundError):
+        await here.stage.client.delete(ENERGY_BUDGETS, "daily", NS)
+    await here.step()
+    assert await here.gated() == []
