@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,7 +29,6 @@ from joulie.adapters.kubernetes.energy_budgets import (
     target_of,
 )
 from joulie.adapters.kubernetes.errors import ConflictError, KubernetesError, NotFoundError
-from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.gating import set_budget_gating
 from joulie.adapters.kubernetes.resources import CRON_JOBS, ENERGY_BUDGETS, JOBS, PODS
 from joulie.adapters.kubernetes.times import rfc3339, time_or_none
@@ -39,12 +37,11 @@ from joulie.apps.grid.apply import FIELD_MANAGER, PodWriter
 from joulie.apps.grid.budget_reports import BudgetReports, Verdict
 from joulie.apps.grid.budget_waiters import Holder, UnboundPod, Waiter, holder_of, keep_unbound
 from joulie.apps.grid.facts import BUDGET_WAITING_SINCE, JobFacts, keep_job
-from joulie.apps.grid.metrics import ControllerMetrics
-from joulie.apps.grid.observe import GridView
+from joulie.apps.grid.leader import Leader
 from joulie.domain.accounting.budget import BudgetResponse, WhenUnknown
 from joulie.domain.accounting.energy_budget import HoldReason, Measured, decide, holds
 from joulie.domain.grid import names
-from joulie.domain.grid.release import Bucket, Due, Limits, due_now, in_order
+from joulie.domain.grid.release import Bucket, Due, due_now, in_order
 from joulie.domain.grid.request import is_interruptible
 from joulie.program.leadership import NotLeadingError
 from joulie.waiting import set_within
@@ -61,63 +58,25 @@ Check = Callable[[], Awaitable[bool]]
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class BudgetSettings:
-    """Settings of budgets.
-
-    Attributes:
-        when_unknown: what happens to new pods while the usage is unknown, where the budget does not say.
-        stale_after_s: age at which a measurement says nothing any more, s.
-        limits: rate at which what waited is released.
-    """
-
-    when_unknown: WhenUnknown
-    stale_after_s: float
-    limits: Limits
-
-
 class BudgetHolds:
     """Holds and releases for EnergyBudgets while this replica leads.
 
     Args:
-        client: Kubernetes client.
-        view: watch caches with Jobs and namespaces.
-        events: event recorder.
-        metrics: metrics of the controller.
-        settings: settings of budgets.
-        dry_run: hold nothing.
-        may_write: whether this replica leads.
-        now_s: current time, s since the epoch.
+        leader: this replica while it leads.
     """
 
-    def __init__(
-        self,
-        client: KubeClient,
-        view: GridView,
-        events: EventRecorder,
-        metrics: ControllerMetrics,
-        settings: BudgetSettings,
-        *,
-        dry_run: bool,
-        may_write: Callable[[], bool],
-        now_s: Callable[[], float],
-    ) -> None:
-        self._client = client
-        self._view = view
-        self._events = events
-        self._metrics = metrics
-        self._settings = settings
-        self._dry_run = dry_run
-        self._may_write = may_write
-        self._now_s = now_s
-        self._pods = PodWriter(client)
+    def __init__(self, leader: Leader) -> None:
+        self._client, self._view, self._settings = leader.client, leader.view, leader.settings
+        self._metrics, self._events = leader.metrics, leader.events
+        self._may_write, self._now_s = leader.may_write, leader.now_s
+        self._pods = PodWriter(leader.client)
         self._wake = asyncio.Event()
-        self._bucket = Bucket(float(settings.limits.burst), now_s())
+        self._bucket = Bucket(float(leader.settings.release_limits.burst), leader.now_s())
         self._bound: tuple[str, ...] | None = None
         self._bound_s = 0.0
-        self._reports = BudgetReports(client, events, metrics, self._check_leading)
-        self.budgets: Cache[EnergyBudget, EnergyBudget] = Cache(client, ENERGY_BUDGETS, lambda found: found)
-        self.unbound: Cache[Pod, UnboundPod] = Cache(client, PODS, keep_unbound, field_selector=_UNBOUND)
+        self._reports = BudgetReports(leader.client, leader.events, leader.metrics, self._check_leading)
+        self.budgets: Cache[EnergyBudget, EnergyBudget] = Cache(leader.client, ENERGY_BUDGETS, lambda found: found)
+        self.unbound: Cache[Pod, UnboundPod] = Cache(leader.client, PODS, keep_unbound, field_selector=_UNBOUND)
         self.budgets.add_listener(lambda _key, _old, _new: self._wake.set())
 
     async def run(self) -> None:
@@ -161,26 +120,30 @@ class BudgetHolds:
     def _verdict(self, key: Key, budget: EnergyBudget, now_s: float) -> Verdict:
         reason = self._reason(budget, now_s)
         acts = budget.spec.action in (BudgetResponse.GATE, BudgetResponse.SUSPEND)
-        enforced = acts and holds(reason) and not self._dry_run and not self._view.observes(key.namespace)
+        enforced = (
+            acts and holds(reason) and not self._settings.dry_run_enabled and not self._view.observes(key.namespace)
+        )
         return Verdict(budget, reason, enforced)
 
     def _reason(self, budget: EnergyBudget, now_s: float) -> HoldReason:
         status, spec = budget.status, budget.spec
-        when_unknown = self._settings.when_unknown if spec.when_unknown is None else WhenUnknown(spec.when_unknown)
+        when_unknown = (
+            self._settings.budget_when_unknown if spec.when_unknown is None else WhenUnknown(spec.when_unknown)
+        )
         holding = condition_of(budget, HOLDING)
         measured = Measured(
             None if status.used is None else amounts_of(status.used),
             time_or_none(status.last_updated or budget.metadata.creation_timestamp) or 0.0,
             None if status.period_end is None else time_or_none(status.period_end) or 0.0,
         )
-        new = status.last_updated is None and now_s - measured.time_s < self._settings.stale_after_s
+        new = status.last_updated is None and now_s - measured.time_s < self._settings.budget_stale_after_s
         if new and when_unknown is WhenUnknown.OPEN:
             return HoldReason.WITHIN
         return decide(
             amounts_of(spec.limits),
             measured,
             now_s,
-            stale_after_s=self._settings.stale_after_s,
+            stale_after_s=self._settings.budget_stale_after_s,
             when_unknown=when_unknown,
             holding=holding is not None and holding.status == "True",
         )
@@ -274,7 +237,7 @@ class BudgetHolds:
         """Release in order of waiting, at the rate of the settings. Returns whether all are released."""
         by_name = {one.name: one for one in waiting}
         due = in_order((Due(one.name, 0, one.since_s) for one in by_name.values()), use_priorities=False)
-        releases = due_now(due, self._bucket, now_s, self._settings.limits)
+        releases = due_now(due, self._bucket, now_s, self._settings.release_limits)
         self._bucket = releases.bucket
         done = [await self._release_one(by_name[one.name]) for one in releases.now]
         return all(done) and len(done) == len(due)

@@ -29,17 +29,14 @@ from joulie.adapters.kubernetes.autoscalers import (
     write_change,
 )
 from joulie.adapters.kubernetes.cache import Cache, Key
-from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ConflictError, KubernetesError, NotFoundError
-from joulie.adapters.kubernetes.events import EventRecorder, Severity
+from joulie.adapters.kubernetes.events import Severity
 from joulie.adapters.kubernetes.resources import DEPLOYMENTS, HORIZONTAL_POD_AUTOSCALERS, SCALED_OBJECTS
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import write_all
 from joulie.adapters.program_api.grid import CeilingItem
 from joulie.apps.grid.facts import Asking, Owner
-from joulie.apps.grid.metrics import ControllerMetrics
-from joulie.apps.grid.observe import GridView
-from joulie.apps.grid.settings import ControllerSettings
+from joulie.apps.grid.leader import Leader
 from joulie.domain.grid import names
 from joulie.domain.grid.ceilings import (
     Ceiling,
@@ -138,42 +135,21 @@ class ReplicaCeilings:
     """Lowers and restores maxima while this replica leads.
 
     Args:
-        client: Kubernetes client.
-        view: watch caches with the namespaces.
+        leader: this replica while it leads.
         look: conditions in a zone; None while its sources have not been queried yet.
-        events: event recorder.
-        metrics: metrics of the controller.
-        settings: settings of the program: the dry run and the assumed power of pods.
-        may_write: whether this replica leads.
-        now_s: current time, s since the epoch.
 
     Attributes:
         caches: autoscalers that ask for a ceiling or have one, by kind.
     """
 
-    def __init__(
-        self,
-        client: KubeClient,
-        view: GridView,
-        look: Callable[[str], Conditions | None],
-        events: EventRecorder,
-        metrics: ControllerMetrics,
-        settings: ControllerSettings,
-        *,
-        may_write: Callable[[], bool],
-        now_s: Callable[[], float],
-    ) -> None:
-        self._client = client
-        self._view = view
+    def __init__(self, leader: Leader, look: Callable[[str], Conditions | None]) -> None:
+        self._client, self._view, self._settings = leader.client, leader.view, leader.settings
+        self._metrics, self._events = leader.metrics, leader.events
+        self._may_write, self._now_s = leader.may_write, leader.now_s
         self._look = look
-        self._events = events
-        self._metrics = metrics
-        self._settings = settings
-        self._may_write = may_write
-        self._now_s = now_s
         self._followed: dict[tuple[str, Key], Followed] = {}
         self.caches: dict[str, Cache[Any, Autoscaler]] = {
-            kind: Cache(client, resource, _keep) for kind, resource in RESOURCES.items()
+            kind: Cache(leader.client, resource, _keep) for kind, resource in RESOURCES.items()
         }
 
     async def run(self) -> None:

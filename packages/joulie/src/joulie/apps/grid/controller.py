@@ -24,13 +24,14 @@ from joulie.apps.grid.apply import (
     noted_of_place,
     was_held,
 )
-from joulie.apps.grid.budgets import BudgetHolds, BudgetSettings
+from joulie.apps.grid.budgets import BudgetHolds
 from joulie.apps.grid.ceilings import ReplicaCeilings
 from joulie.apps.grid.deferrals import by_chance, deferral_of
 from joulie.apps.grid.dryrun import DryRun
 from joulie.apps.grid.facts import GatedPod
 from joulie.apps.grid.jobs import HOLDS_NOTHING, Change, InterruptibleJobs, JobWriter
 from joulie.apps.grid.kueue import KueueChecks
+from joulie.apps.grid.leader import Leader
 from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.notices import Notices, signals
 from joulie.apps.grid.observe import GridView
@@ -139,27 +140,9 @@ class Controller:
             may_write=may_write,
             now_s=now_s,
         )
-        self.budgets = BudgetHolds(
-            client,
-            view,
-            self.events,
-            metrics,
-            BudgetSettings(settings.budget_when_unknown, settings.budget_stale_after_s, settings.release_limits),
-            dry_run=settings.dry_run_enabled,
-            may_write=may_write,
-            now_s=now_s,
-        )
-
-        ceilings = ReplicaCeilings(
-            client,
-            view,
-            self._conditions,
-            self.events,
-            metrics,
-            settings,
-            may_write=may_write,
-            now_s=now_s,
-        )
+        leader = Leader(client, view, settings, metrics, self.events, may_write, now_s)
+        self.budgets = BudgetHolds(leader)
+        ceilings = ReplicaCeilings(leader, self._conditions)
         self.ceilings: ReplicaCeilings | None = ceilings if settings.replica_ceilings_enabled else None
 
     async def run(self) -> None:
