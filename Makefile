@@ -12,6 +12,8 @@ EVERYTHING := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 NODE_HOSTS := --allow-hosts=127.0.0.1,::1,localhost,10.87.0.0/24,10.88.0.0/24
 # Compiling every module again for each process that the tests start would take a third of their time.
 unexport PYTHONDONTWRITEBYTECODE
+# A fifth of the processor time of helm and kubectl, which tests start hundreds of times, is Go's collector.
+export GOGC ?= 400
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo control-plane test node autoscalers coverage lint docs reference compiled collected unit property bench browser images version release-check clean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,16 @@ PROGRAMS = (
 )
 """Chart values that enable everything needed to run on simulated hardware."""
 _FOLDER = Path("deploy/helm/joulie")
-_INSTALLED = ("CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
+_INSTALLED = {
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
+    "ClusterRole": f"{_RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{_RBAC}/clusterrolebindings",
+    "Role": f"{_RBAC}/namespaces/{{namespace}}/roles",
+    "RoleBinding": f"{_RBAC}/namespaces/{{namespace}}/rolebindings",
+}
+"""Collection of each kind that is installed."""
 
 
 def find_chart() -> Path | None:
@@ -46,7 +56,12 @@ def render(plane: LocalControlPlane, chart: Path, *values: str) -> list[Mapping[
 
 def install_rights(plane: LocalControlPlane, objects: Sequence[Mapping[str, Any]]) -> None:
     """Install the chart's CRDs, service accounts and RBAC, for programs that run outside the cluster."""
-    plane.kubectl("create", "namespace", NAMESPACE)
-    wanted = [item for item in objects if item["kind"] in _INSTALLED]
-    plane.kubectl("apply", "-f", "-", input=yaml.dump_all(wanted, Dumper=yaml.CSafeDumper))
+    plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    collections: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for item in objects:
+        if collection := _INSTALLED.get(item["kind"]):
+            namespace = item["metadata"].get("namespace", NAMESPACE)
+            collections[collection.format(namespace=namespace)].append(item)
+    for collection, items in collections.items():
+        plane.create_all(collection, items)
     plane.await_definitions()
