@@ -6,7 +6,7 @@ it pays. What is lost when a job is moved differs by case: nothing, what was don
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -18,7 +18,7 @@ from joulie_lab.adapters.executors import in_processes
 from joulie_lab.benchmarks.marginal_cluster import Course, Plan, Way, energy_kwh, plan
 from joulie_lab.benchmarks.marginal_native import Moving, play
 from joulie_lab.benchmarks.results import Estimate, Figures, estimate
-from joulie_lab.benchmarks.sleep_forecast import HELD_OUT_DAYS, held_out
+from joulie_lab.benchmarks.sleep_forecast import held_out
 
 RESTART_S = 60.0
 MOVING: Mapping[str, Moving] = {
@@ -40,7 +40,12 @@ class Load(StrEnum):
     """A day without habits on 60 nodes, without forecast: benchmark marginal-cluster."""
 
 
-SEEDS: Mapping[Load, tuple[int, ...]] = {Load.OFFICE: (2, 3, 4), Load.DAY: (456, 789, 1337)}
+OFFICE_DAYS = 2
+"""Days with habits that are played: more seeds narrow intervals more than more days of each."""
+SEEDS: Mapping[Load, tuple[int, ...]] = {
+    Load.OFFICE: (2, 3, 4, 5, 6, 7),
+    Load.DAY: (456, 789, 1337, 2024, 9999, 31415),
+}
 """Nothing was chosen on them."""
 
 
@@ -86,12 +91,27 @@ class Compared(Figures, frozen=True):
     unfinished: int
 
 
+class Baseline(Figures, frozen=True):
+    """What happens where no node is emptied, over the seeds.
+
+    Attributes:
+        kwh: energy in a day.
+        mean_wait_s: mean wait before the first start.
+        wakes: nodes switched on in a day.
+    """
+
+    kwh: Estimate
+    mean_wait_s: Estimate
+    wakes: Estimate
+
+
 class ConsolidationResult(Figures, frozen=True):
-    """The result: by load and case, what emptying nodes changes."""
+    """The result: by load what happens where no node is emptied, and by case what emptying nodes changes."""
 
     seeds: Mapping[str, Sequence[int]]
     jobs: Mapping[str, Sequence[int]]
     days: Mapping[str, float]
+    without: Mapping[str, Baseline]
     compared: Mapping[str, Mapping[str, Compared]]
 
 
@@ -116,7 +136,7 @@ class Week:
     emptied: Mapping[str, Judged]
 
 
-def judge(load: Load, seed: int, *, days: int = HELD_OUT_DAYS, cases: Sequence[str] = tuple(MOVING)) -> Week:
+def judge(load: Load, seed: int, *, days: int = OFFICE_DAYS, cases: Sequence[str] = tuple(MOVING)) -> Week:
     """Play a seed without emptying nodes, and with it in each case.
 
     Args:
@@ -160,10 +180,27 @@ def _judged(of: Plan, course: Course) -> Judged:
     )
 
 
-def judge_all(seeds: Mapping[Load, Sequence[int]], n_workers: int, *, days: int = HELD_OUT_DAYS) -> list[Week]:
-    """Play all seeds."""
+def judge_all(
+    seeds: Mapping[Load, Sequence[int]],
+    n_workers: int,
+    *,
+    days: int = OFFICE_DAYS,
+    note: Callable[[str], None] = lambda _text: None,
+) -> list[Week]:
+    """Play all seeds.
+
+    Args:
+        seeds: by load.
+        n_workers: number of processes.
+        days: days with habits that are played.
+        note: told of each seed that was played.
+    """
     todo = [(load, seed, days) for load, of_load in seeds.items() for seed in of_load]
-    return list(in_processes(_judge, todo, n_workers))
+    weeks = []
+    for week in in_processes(_judge, todo, n_workers):
+        weeks.append(week)
+        note(f"{week.load}, seed {week.seed}: {len(weeks)} of {len(todo)}")
+    return sorted(weeks, key=lambda week: todo.index((week.load, week.seed, days)))
 
 
 def _judge(todo: tuple[Load, int, int]) -> Week:
@@ -179,9 +216,18 @@ def summarise(weeks: Sequence[Week]) -> ConsolidationResult:
         seeds={load.value: [week.seed for week in found] for load, found in by_load.items()},
         jobs={load.value: [week.jobs for week in found] for load, found in by_load.items()},
         days={load.value: found[0].days for load, found in by_load.items()},
+        without={load.value: _baseline(found) for load, found in by_load.items()},
         compared={
             load.value: {name: _compared(found, name) for name in found[0].emptied} for load, found in by_load.items()
         },
+    )
+
+
+def _baseline(weeks: Sequence[Week]) -> Baseline:
+    return Baseline(
+        kwh=estimate([week.without.kwh / week.days for week in weeks]),
+        mean_wait_s=estimate([week.without.mean_wait_s for week in weeks]),
+        wakes=estimate([week.without.wakes / week.days for week in weeks]),
     )
 
 

@@ -61,7 +61,7 @@ from joulie_lab.simulation.native.nodes import SimNode
 _REFRESH_S = 10.0
 """Interval at which the extender estimates anew until when nodes are busy, s."""
 
-_PODS_S = 60.0
+_PODS_S = 120.0
 """Time between two looks for a node to empty, s."""
 
 
@@ -134,7 +134,7 @@ class _Native:
         self._movable = np.random.default_rng([plan.seed, len(plan.jobs)]).random(len(plan.jobs)) < moving.share
         self._left_s, self._redone_s = plan.jobs.duration_s.astype(float), np.zeros(len(plan.jobs))
         self._began_s, self._moves = np.full(len(plan.jobs), np.nan), 0
-        self._pods_seen_s = -math.inf
+        self._pods_seen_s = self._decided_s = -math.inf
         self._until_back: tuple[ExpectedPods, ...] = ()
         self._plan, self._way, self._pace, self._settings = plan, way, pace, settings
         self._forecast, self._demand = forecast, demand
@@ -349,6 +349,7 @@ class _Native:
             return
         nodes = [self._as_seen(index) for index in range(len(self._names))]
         self._changed.clear()
+        self._decided_s = now_s
         if empties:
             nodes, self._pods_seen_s = self._with_pods(nodes, now_s), now_s
         pods = tuple(self._pending.values())
@@ -420,14 +421,16 @@ class _Native:
                 draw_w=float(self._job_w[job]),
             )
             pods[self._node[job]].append(pod)
-        return [replace(node, pods=tuple(found)) for node, found in zip(nodes, pods, strict=True)]
+        return [replace(node, pods=tuple(found)) if found else node for node, found in zip(nodes, pods, strict=True)]
 
     def _may_change(self, state: SleepState, now_s: float) -> bool:
         """Whether time alone may change the state of a node."""
         if isinstance(state, Asleep):
             return False
         if isinstance(state, Awake):
-            return state.empty_since_s is not None and now_s - state.empty_since_s >= self._settings.empty_s
+            # What was decided since it may be closed holds until something else changes.
+            due_s = math.inf if state.empty_since_s is None else state.empty_since_s + self._settings.empty_s
+            return self._decided_s < due_s <= now_s
         return True
 
     def _as_seen(self, index: int) -> SleepNode:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from joulie_lab.apps.bench.figures import bar_sets
-from joulie_lab.apps.bench.report import Report, Table
-from joulie_lab.apps.bench.run import benchmark
-from joulie_lab.benchmarks.consolidation import SEEDS, ConsolidationResult, Load, judge_all, summarise
-from joulie_lab.benchmarks.sleep_forecast import HELD_OUT_DAYS
+from joulie_lab.apps.bench.report import Page, Report, Table
+from joulie_lab.apps.bench.run import benchmark, tell
+from joulie_lab.benchmarks import consolidation as model
+from joulie_lab.benchmarks.consolidation import OFFICE_DAYS, SEEDS, ConsolidationResult, Load, judge_all, summarise
 from joulie_lab.simulation.report.bars import Bars
 from joulie_lab.simulation.report.png import draw
 
@@ -24,7 +24,9 @@ def tables(result: ConsolidationResult) -> Iterator[Table]:
     """By load and case, what emptying nodes changes."""
     for load, cases in result.compared.items():
         yield Table(
-            f"Change where nodes are emptied, {load}, {len(result.seeds[load])} seeds",
+            f"Change where nodes are emptied, {load}, {len(result.seeds[load])} seeds;"
+            f" without: {result.without[load].kwh.text(1)} kWh a day, mean wait"
+            f" {result.without[load].mean_wait_s.text(1)} s, {result.without[load].wakes.text(1)} wakes a day",
             ("", "energy, %", "mean wait, s", "wakes a day", "moves a day", "of the jobs, %", "work done twice, %"),
             [
                 (
@@ -49,7 +51,18 @@ def figure(result: ConsolidationResult) -> Figure:
     return draw(Bars("consolidation", "Energy saved by emptying nodes", cases, "%", tuple(bars)), "")
 
 
+def _page(result: ConsolidationResult) -> dict[str, Any]:
+    best, *_, worst = model.MOVING
+    names = {Load.OFFICE.value: "Workdays with habits", Load.DAY.value: "A day without habits"}
+    by_load = dict(zip(result.compared, tables(result), strict=True))
+    unfinished = [cases[worst].unfinished for cases in result.compared.values()]
+    return {
+        "tables": by_load, "model": model, "best": best, "worst": worst, "names": names, "unfinished": unfinished,
+    }  # fmt: skip
+
+
 REPORT = Report(tables, figure)
+PAGE = Page(ConsolidationResult, "experiments/consolidation.md", _page)
 
 
 @benchmark("consolidation", REPORT)
@@ -59,4 +72,4 @@ def consolidation(*, small: bool, jobs: int | None) -> ConsolidationResult:
     n_workers = jobs or os.cpu_count() or 1
     if small:
         return summarise(judge_all({Load.OFFICE: SEEDS[Load.OFFICE][:1]}, n_workers, days=1))
-    return summarise(judge_all(SEEDS, n_workers, days=HELD_OUT_DAYS))
+    return summarise(judge_all(SEEDS, n_workers, days=OFFICE_DAYS, note=tell))

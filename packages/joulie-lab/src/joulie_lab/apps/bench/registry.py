@@ -39,6 +39,7 @@ PAGES = (
     *(
         "backtest",
         "capping",
+        "consolidation",
         "deferral",
         "deferral-trial",
         "equal-work",
