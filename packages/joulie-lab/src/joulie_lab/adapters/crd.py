@@ -11,7 +11,6 @@ import inspect
 import re
 import sys
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -226,7 +225,7 @@ def custom_resource_definition(kind: CustomKind) -> dict[str, Any]:
                     "name": resource.version,
                     "served": True,
                     "storage": True,
-                    "schema": {"openAPIV3Schema": deepcopy(_root(resource.type))},  # type: ignore[arg-type]
+                    "schema": {"openAPIV3Schema": msgspec.json.decode(_root(resource.type))},  # type: ignore[arg-type]
                     "subresources": {"status": {}},
                     "additionalPrinterColumns": [column.definition() for column in kind.columns],
                 }
@@ -236,11 +235,11 @@ def custom_resource_definition(kind: CustomKind) -> dict[str, Any]:
 
 
 @cache
-def _root(type_: type[KubernetesObject]) -> dict[str, Any]:
-    """Schema of a whole object; what is common to all kinds is the API server's business."""
+def _root(type_: type[KubernetesObject]) -> bytes:
+    """Schema of a whole object, as JSON; what is common to all kinds is the API server's business."""
     schema = _struct(type_)
     own = {name: part for name, part in schema["properties"].items() if name not in _TYPE_META}
-    return schema | {"properties": _TYPE_META | own}
+    return msgspec.json.encode(schema | {"properties": _TYPE_META | own})
 
 
 def _struct(type_: type[msgspec.Struct]) -> dict[str, Any]:
