@@ -18,6 +18,7 @@ LONGEST_FIRST = (
     "tests/contract/test_fake_kubernetes.py",
     "tests/unit/test_sci_report.py",
     "tests/unit/test_demo.py",
+    "tests/unit/test_bench_openb.py",
     "tests/unit/test_bench_small.py",
     "tests/unit/test_extender_bench.py",
     "tests/unit/test_sweep_cli.py",
