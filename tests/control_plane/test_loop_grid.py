@@ -7,11 +7,18 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from joulie.adapters.kubernetes.api.v1alpha1 import PowerTrial
+from joulie.adapters.kubernetes.power_trials import workload_protocol_of
 from joulie.domain.grid import names
+from joulie.domain.trial.holdout import left_out
+from joulie.domain.trial.protocol import Arm
+from joulie.domain.trial.workload_protocol import WorkloadProtocol
 from joulie_lab.control_plane import LocalControlPlane, wait_for
 from support.grid_site import (
     KEY,
@@ -37,6 +44,7 @@ LABELLED = {names.POLICIES_LABEL: names.POLICIES_ENABLED}
 DEFAULT: Json = {"schedulerName": "default-scheduler"}
 INTERRUPTIBLE = {names.MODE: "interruptible", names.INTERRUPTIBLE: "true"}
 CLEAN, DIRTY = 100.0, 400.0
+TRIAL = "/apis/joulie.io/v1alpha1/powertrials/winter"
 
 
 @pytest.fixture(scope="module")
@@ -349,6 +357,79 @@ def _peak(site: Site, folder: Path, ahead_s: int) -> tuple[Namespace, int] | Non
     here.await_decided("off-peak", "below")
     waits = all(gates(here.pod(name)) for name in ("off-peak", "below"))
     return (here, put_forward_s) if waits and now_s() < put_forward_s else None
+
+
+def test_a_trial_of_deferral_draws_in_the_holdouts_place_until_it_is_stopped(site: Site) -> None:
+    """By the draw of the operator; before and after it GRID_HOLDOUT leaves half of the workloads alone."""
+    zone = "DK"
+    site.maps.values[zone] = DIRTY
+    site.start_controller("grid-drawn", GRID_HOLDOUT="0.5")
+    here = site.namespace("drawn")
+    singles = [f"single-{number}" for number in range(6)]
+    here.create(*(pod(name, in_zone(zone)) for name in singles))
+    for name in singles:
+        if left_out(here.pod(name)["metadata"]["uid"], 0.5):
+            (found,) = here.await_bound(name)
+            assert said(found, names.HOLDOUT) == "left-alone 0.5"
+        else:
+            here.await_held(name)
+
+    operator = site.start_operator()
+    protocol = _begin_trial(site)
+    workloads = [f"nightly-of-{number:02}" for number in range(60)]
+    at_once, (waits, *_) = ([one for one in workloads if protocol.arm_of(here.name, one) is arm] for arm in Arm)
+
+    def held_at_first(name: str) -> bool:
+        here.create(job(name, in_zone(zone)))
+        here.await_decided(name)
+        return not said(here.pod(name), names.HOLDOUT)
+
+    # The controller looks at trials every ten seconds; until then the holdout draws, and may let a workload go.
+    first = next(filter(held_at_first, at_once[1:]))
+    wait_for(lambda: said(here.pod(first), names.TRIAL), PATIENCE_S, "the controller follows the trial")
+    here.create(job(waits, in_zone(zone)), job(at_once[0], in_zone(zone)))
+    (found,) = here.await_bound(at_once[0])
+    assert (said(found, names.TRIAL), said(found, names.HOLDOUT)) == (f"winter at-once {at_once[0]}", "")
+    here.await_event("GridReleased", lambda note: "starts at once, by chance, in trial winter" in note)
+    here.await_held(waits)
+
+    site.plane.kubectl("patch", "powertrial", "winter", "--type=merge", "-p", '{"spec":{"stop":true}}')
+
+    def stopped() -> bool:
+        one = msgspec.convert(site.plane.request("GET", TRIAL), PowerTrial)
+        ended = workload_protocol_of(one)
+        assert ended is not None
+        return one.status.conditions[0].reason == "Stopped" and ended.end_s <= now_s()
+
+    wait_for(stopped, PATIENCE_S, "the draw ends")
+    here.await_held(waits)
+    site.maps.values[zone] = CLEAN
+    (found,) = here.await_bound(waits)
+    assert (said(found, names.TRIAL), said(found, names.HOLDOUT)) == (f"winter waits {waits}", "")
+    late = (f"late-{number:03}" for number in count())
+
+    def drawn_by_holdout() -> bool:
+        name = next(late)
+        here.create(pod(name, in_zone(zone)))
+        (found,) = here.await_bound(name)
+        return bool(said(found, names.HOLDOUT)) and not said(found, names.TRIAL)
+
+    wait_for(drawn_by_holdout, PATIENCE_S, "the holdout draws again", poll_s=1.0)
+    operator.process.stop()
+
+
+def _begin_trial(site: Site) -> WorkloadProtocol:
+    """Create a trial of deferral, and wait until the operator has drawn it."""
+    body = {"apiVersion": "joulie.io/v1alpha1", "kind": "PowerTrial", "metadata": {"name": "winter"},
+            "spec": {"judges": "deferral", "days": 1}}  # fmt: skip
+    site.plane.request("POST", TRIAL.rpartition("/")[0], body)
+
+    def drawn() -> WorkloadProtocol:
+        found = workload_protocol_of(msgspec.convert(site.plane.request("GET", TRIAL), PowerTrial))
+        assert found is not None
+        return found
+
+    return wait_for(drawn, PATIENCE_S, "the operator draws the trial")
 
 
 def test_r3_held_pods_are_bound_before_the_grid_and_its_scheduler_go(site: Site) -> None:

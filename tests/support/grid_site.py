@@ -142,9 +142,9 @@ class Site:
         )
         text = plane.helm("template", "joulie", _CHART, "--namespace", NAMESPACE, "-f", "-", input=values)
         rendered = [item for item in yaml.load_all(text, Loader=yaml.CSafeLoader) if item]
+        self._rendered = rendered
         plane.kubectl("create", "namespace", NAMESPACE)
-        wanted = [item for item in rendered if item["kind"] in _INSTALLED]
-        plane.kubectl("apply", "-f", "-", input=yaml.dump_all(wanted, Dumper=yaml.CSafeDumper))
+        self._apply(*_INSTALLED)
         plane.create_nodes(kwok_node(f"grid-{number}") for number in range(_NODES))
         (configured,) = (
             yaml.safe_load(item["data"]["configuration.yaml"])
@@ -194,6 +194,30 @@ class Site:
         self.controller.await_ready()
         wait_for(self.gates_new_pods, PATIENCE_S, "the controller has turned gating on")
         return self.controller
+
+    def start_operator(self) -> Program:
+        """The operator, which manages no node here; with the definitions of the chart's objects."""
+        self._apply("CustomResourceDefinition")
+        self.plane.await_definitions()
+        address = f"127.0.0.1:{free_port()}"
+        process = self.plane.spawn(
+            "operator",
+            [sys.executable, "-m", "joulie", "operator"],
+            environment={
+                "KUBECONFIG": str(self._kubeconfig("joulie-operator")),
+                "POD_NAME": "operator",
+                "POD_NAMESPACE": NAMESPACE,
+                "METRICS_ADDR": address,
+                "PROMETHEUS_ADDRESS": "none",
+            },
+        )
+        operator = Program(process, f"http://{address}", "")
+        operator.await_ready()
+        return operator
+
+    def _apply(self, *kinds: str) -> None:
+        wanted = [item for item in self._rendered if item["kind"] in kinds]
+        self.plane.kubectl("apply", "-f", "-", input=yaml.dump_all(wanted, Dumper=yaml.CSafeDumper))
 
     def start_guard(self) -> ManagedProcess:
         """The guard, which looks each second and takes a controller for dead that was silent for eight."""
