@@ -6,6 +6,7 @@ checked after each step, by what the machines do, not by what the operator belie
 """
 
 import asyncio
+import contextlib
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,8 +17,9 @@ import numpy as np
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.errors import KubernetesError
-from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES, PODS, POWER_BUDGETS
+from joulie.adapters.kubernetes.resources import EVENTS, NODE_TWINS, NODES, PODS, POWER_BUDGETS
 from joulie.adapters.kubernetes.times import rfc3339
+from joulie.adapters.prometheus import Prometheus
 from joulie.apps.operator.facts import asked_caps
 from joulie.domain.capping.trip import EARLIEST
 from joulie.domain.hardware import CapRange
@@ -37,7 +39,7 @@ CYCLE_STEPS = 30
 """Between cycles that nothing asks for, a minute as by default."""
 FAULTS = (
     "agents killed", "operator killed", "API away", "two leaders", "clock jumps", "lowered", "power cut",
-    "late", "lost", "stuck", "lying", "demand", "pods", "pods wait", "does not wake",
+    "late", "lost", "stuck", "lying", "demand", "pods", "pods wait", "does not wake", "job ends",
 )  # fmt: skip
 READINGS = ("late", "lost", "stuck", "lying")
 CPUS, GPUS = 2, 8
@@ -45,13 +47,19 @@ CPU_W, GPU_W = CapRange(320.0, 360.0, 360.0), CapRange(350.0, 700.0, 700.0)
 """Range of the limits of an EPYC 9654 and an H100."""
 OTHER = 0.2
 STANDBY_W = 50.0
+JOB_W = 450.0
+"""Limit of its GPUs that a job states."""
 SLEEPERS = ("n1", "n5")
 """Nodes with a power switch; the others stay awake."""
 LOOK_STEPS, BOOT_STEPS, AGENT_STEPS = 5, 7, 3
 """Between two looks at sleep; what a machine takes to boot, the last of them with a kubelet and no agent."""
 TOLD_STEPS = 4 * LOOK_STEPS
 """After which a pod that waits has been told why."""
+SETTLES_STEPS = 8
+"""In which a slow agent has set and confirmed what one leader alone asks for."""
 EPS_W = 2.0
+STATUS_BAND = 0.1
+"""By how much of its limit a status may be off once all is calm."""
 NODE_LABEL = "course"
 GPU_LABELS = {names.HW_GPU_MODEL_LABEL: "NVIDIA-H100-80GB-HBM3", names.HW_GPU_COUNT_LABEL: str(GPUS)}
 
@@ -77,7 +85,9 @@ class Machine:
     late: bool = False
     """Whether a slow agent has let a step pass already."""
     set_generation: int | None = None
-    confirmed: tuple[int, int] | None = None
+    job: str = ""
+    """Pod that holds its GPUs and states a limit for them."""
+    confirmed: tuple[int, int, str] | None = None
 
     @property
     def other_w(self) -> float:
@@ -110,11 +120,12 @@ class Machine:
         self.cpu_w, self.gpu_w = CPU_W.base_w, GPU_W.base_w
 
     def asked(self, twin):
-        """Limits of one package and one GPU that a NodeTwin asks for, W."""
-        return tuple(
+        """Limits of one package and one GPU that a NodeTwin asks for, W; a GPU's own holds where it is lower."""
+        cpu_w, gpu_w = (
             limits.base_w if cap is None else cap.for_device(limits)
             for cap, limits in zip(asked_caps(twin), (CPU_W, GPU_W), strict=True)
         )
+        return cpu_w, min((gpu_w, *(one.watts for one in twin.spec.gpu_limits)))
 
 
 @dataclass
@@ -132,7 +143,7 @@ class BrokenError(AssertionError):
 class Course:
     """One course, drawn from a seed."""
 
-    def __init__(self, stage: Stage, seed: int) -> None:
+    def __init__(self, stage: Stage, seed: int, *, uncapped: bool) -> None:
         self.stage, self.rng = stage, np.random.default_rng(seed)
         self.machines = {
             name: Machine(name, rack, gpus, slow=name in ("n0", "n3", "n4"))
@@ -141,8 +152,12 @@ class Course:
                 ("n4", "r2", 0), ("n5", "r2", 0),
             )
         }  # fmt: skip
+        self.uncapped = uncapped
+        """Whether no policy caps nodes."""
         self.budgets: dict[str, float] = {}
         self.over_s: Counter[str] = Counter()
+        self.fitted: dict[str, float] = {}
+        """Limits of the budgets that were said to fit in the step before, and did, W."""
         self.now_s, self.jump_s, self.steps = stage.now_s, 0.0, 0
         self.away = self.headless = False
         self.readings = "true"
@@ -151,6 +166,8 @@ class Course:
         self.unread_s = self.longest_s = 0.0
         self.heat = 0.5
         self.old_loop = None
+        self.unsettled = 0
+        """Step until which what two leaders asked for may be in force."""
         self.pods: dict[str, str] = {}
         self.site = Site(*SLEEPERS)
         self.volumes = stage.loop._sleep._volumes
@@ -181,6 +198,7 @@ class Course:
         await self._budget("hall", full_w[""] * self.rng.uniform(0.85, 0.95))
         await self._budget("rack", full_w["r0"] * self.rng.uniform(0.8, 0.95), rack="r0")
         await self._budget("feed", 0.99 * self.rated_w, rack="r1", breaker={"ratedWatts": self.rated_w})
+        await self._begin_job()
         for _ in range(12):
             await self.step()
 
@@ -216,12 +234,26 @@ class Course:
         for one in self.machines.values():
             switched_on = one.name not in SLEEPERS or self.site.machines[one.name].power is ON
             if one.name in SLEEPERS and one.on != switched_on:
-                one.start() if switched_on else one.cut()
+                one.start() if switched_on else self._switched_off(one)
             one.boots = max(one.boots - 1, 0)
             now = (one.on and one.boots <= AGENT_STEPS, one.boot)
             # A kubelet that falls silent says nothing of its boot.
             if now != one.told and not self.away and (now[0] or one.told[0]):
                 await self._kubelet(one, *now)
+
+    def _switched_off(self, one):
+        lost = [pod["metadata"]["name"] for pod in self._stored(PODS) if pod["spec"].get("nodeName") == one.name]
+        if lost:
+            self._broken(f"{one.name} is switched off with {lost} on it")
+        one.cut()
+
+    def _stored(self, resource):
+        """The objects of a kind as the API server has them."""
+        return [one.obj for one in self._table(resource).values()]
+
+    def _table(self, resource):
+        api = self.stage.cluster.api
+        return api.store.table(api.kind(resource.group, resource.version, resource.plural)).objects
 
     async def _kubelet(self, one, ready, boot):
         condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": rfc3339(self.stage.now_s)}
@@ -258,7 +290,7 @@ class Course:
             twin = self.stage.view.twin_of(one.name)
             if twin is None or not (one.on and one.agent) or one.boots:
                 continue
-            if one.set_generation is not None and one.confirmed != (one.set_generation, one.boot):
+            if one.set_generation is not None and one.confirmed != (one.set_generation, one.boot, one.job):
                 self._confirm(one)
             one.late = one.slow and not one.late and one.set_generation != twin.metadata.generation
             if one.late:
@@ -270,6 +302,9 @@ class Course:
         applied = {"backend": "http", "result": "applied"}
         report = {"cpu": applied} | ({"gpu": applied} if one.gpus else {})
         report |= {"observedGeneration": one.set_generation, "bootID": f"boot-{one.boot}"}
+        holders = [{"namespace": "default", "name": one.job}] if one.job else []
+        limits = {"limitWatts": one.gpu_w, "originalWatts": GPU_W.base_w, "minWatts": GPU_W.min_w, "pods": holders}
+        report["gpus"] = [{"id": f"GPU-{number}"} | limits for number in range(one.gpus)]
         api = self.stage.cluster.api
         kind = api.kind("joulie.io", "v1alpha1", "nodetwins")
         writer = Writer(names.AGENT_FIELD_MANAGER, "status")
@@ -280,7 +315,7 @@ class Course:
             "status": {"controlStatus": report},
         }
         api.apply(kind, "", names.object_name(one.name), config, writer, force=True)
-        one.confirmed = (one.set_generation, one.boot)
+        one.confirmed = (one.set_generation, one.boot, one.job)
 
     def answer(self, _request):
         """Prometheus: the power of whole nodes, as the course has it read."""
@@ -329,7 +364,25 @@ class Course:
             stage.wake.clear()
             await stage.loop.step()
         if self.steps % LOOK_STEPS == 0:
+            await stage.loop._gpu_limits.look()
             await self._sleep()
+
+    async def _operate_without_lease(self):
+        """All that a process does that has not noticed yet that it leads no longer: nothing of it may be written."""
+        kinds, machines = (NODES, NODE_TWINS, POWER_BUDGETS), self.site.machines
+
+        def written():
+            found = {(kind.plural, key): one.revision for kind in kinds for key, one in self._table(kind).items()}
+            return found | {name: len(machine.calls) for name, machine in machines.items()}
+
+        before = written()
+        with contextlib.suppress(NotLeadingError):
+            await self.stage.loop._budgets.look()
+        await self.stage.loop.step()
+        await self._sleep()
+        changed = [key for key, value in written().items() if value != before.get(key)]
+        if changed:
+            self._broken(f"{changed} written without the lease")
 
     async def _sleep(self):
         stage = self.stage
@@ -379,10 +432,34 @@ class Course:
             allowed_s = RESPONSE_S + (RESPONSE_S + CONFIRM_S if silent else 0.0)
             if self.over_s[name] > allowed_s:
                 self._broken(f"{name} over by {drawn_w - limit_w:.0f} W for {self.over_s[name]:.0f} s")
+        self._check_worst_case()
         for twin in self.stage.view.twins.values():
             for cap, limits in zip(asked_caps(twin), (CPU_W, GPU_W), strict=True):
                 if cap is not None and cap.watts is not None and cap.watts < limits.min_w:
                     self._broken(f"{twin.spec.node_name} is asked for {cap.watts:.0f} W")
+
+    def _check_worst_case(self):
+        """What is said to fit goes on to: power is raised, and nodes wake, only into room that others gave before."""
+        fitted = {}
+        status = {key.name: one.status for key, one in self.stage.view.power_budgets.items()}
+        for name, limit_w in self.budgets.items():
+            # Behind a breaker it need not; two leaders raise into the same room.
+            if name == "feed" or self.old_loop is not None or self.steps < self.unsettled:
+                continue
+            # A node that has lost its power may be back at any time, without its limits.
+            worst_w = sum(
+                one.worst_w if one.on or one.name in SLEEPERS else replace(one, on=True).full_w
+                for one in self.covered(name)
+            )
+            told = any(one.reason == "WorstCaseFits" for one in status[name].conditions)
+            if worst_w <= limit_w + EPS_W:
+                if told and abs(status[name].limit_watts - limit_w) <= EPS_W:
+                    fitted[name] = limit_w
+            elif self.fitted.get(name) == limit_w:
+                self._broken(
+                    f"{name} fitted in the step before, and nodes could draw {worst_w - limit_w:.0f} W more now"
+                )
+        self.fitted = fitted
 
     def _check_breaker(self, drawn_w):
         if self.headless or self.away:
@@ -406,12 +483,13 @@ class Course:
                 self._broken(f"{name} is not said to be blind after {self.unread_s:.0f} s")
 
         self._check_waiting()
+        for one in self.machines.values():
+            if one.name not in SLEEPERS and self.stage.view.node(one.name).sleep_mark:
+                self._broken(f"{one.name} is to stay awake, and is marked")
 
     def _check_waiting(self):
         """No pod waits without a reason for long."""
-        api = self.stage.cluster.api
-        events = [one.obj for one in api.store.table(api.kind("", "v1", "events")).objects.values()]
-        told = {one["involvedObject"]["name"] for one in events if one["reason"] == "WaitsForNode"}
+        told = {one["involvedObject"]["name"] for one in self._stored(EVENTS) if one["reason"] == "WaitsForNode"}
         for name, (node, since) in self.waiting.items():
             if self.steps - since > TOLD_STEPS and name not in told:
                 self._broken(f"{name} waits for {node} and was not told why")
@@ -461,6 +539,9 @@ class Course:
         """Between two writes, after a budget was lowered perhaps; then another leads."""
         self._kill_after(self._count(0, 4))
         await self.step()
+        self._kill_after(0)
+        await self._add_waiting()
+        await self._operate_without_lease()
         self.headless = True
         await self._steps(steps)
         self.headless, self.stage.leading = False, True
@@ -515,6 +596,7 @@ class Course:
         one = self._one([one for one in self.machines.values() if one.gpus])
         late = {"spec": {"gpu": {"powerCap": {"capWattsPerGpu": 700}}}}
         await self.stage.client.patch(NODE_TWINS, names.object_name(one.name), late)
+        self.unsettled = self.steps + SETTLES_STEPS
         await self._steps(2)
 
     async def _clock_jumps(self, _kind, steps):
@@ -545,6 +627,7 @@ class Course:
         """A node loses its power, and with it its limits."""
         one = self._one([one for one in self.machines.values() if one.name not in SLEEPERS])
         one.cut()
+        self.fitted.clear()
         await self._steps(12 + steps)
         one.start()
 
@@ -568,14 +651,52 @@ class Course:
 
     async def _pods_wait(self, _kind, steps):
         """For a node that sleeps, perhaps; one that is done makes room."""
-        node, name = self._one(SLEEPERS), f"work-{self.steps}"
         if self.work:
             await self._end_pod(self.work.pop())
+        await self._add_waiting()
+        await self._steps(steps)
+
+    async def _add_waiting(self):
+        node, name = self._one(SLEEPERS), f"work-{self.steps}"
         spec = {"nodeSelector": {NODE_LABEL: node}, "containers": [{"name": "c"}]}
         await self.stage.client.create(PODS, {"metadata": {"name": name}, "spec": spec}, "default")
         await self._phase(name, "Pending")
         self.waiting[name] = node, self.steps
+
+    async def _begin_job(self):
+        """A pod that states a limit for the GPUs of a node that stays awake."""
+        one = self._one([one for one in self.machines.values() if one.gpus and one.name not in SLEEPERS])
+        name = one.job = f"job-{self.steps}"
+        container = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": str(GPUS)}}}
+        annotations = {names.GPU_POWER_LIMIT_ANNOTATION: str(JOB_W), names.GPU_LIMITS_ANNOTATION: "false"}
+        body = {"metadata": {"name": name, "annotations": annotations}}
+        body["spec"] = {"nodeName": one.name, "containers": [container]}
+        await self.stage.client.create(PODS, body, "default")
+        status = {"phase": "Running", "startTime": rfc3339(self.stage.now_s)}
+        await self.stage.client.patch(PODS, name, {"status": status}, namespace="default", subresource="status")
+        await until(lambda: (seen := self.stage.view.pods.get(Key("default", name))) and seen.running_since_s)
+
+    async def _end_job(self):
+        (one,) = (one for one in self.machines.values() if one.job)
+        await self._end_pod(one.job)
+        one.job = ""
+        return one
+
+    async def _job_ends(self, _kind, steps):
+        """And another one begins, elsewhere perhaps."""
+        await self._end_job()
+        await self._begin_job()
         await self._steps(steps)
+
+    async def _check_job(self):
+        """The GPUs of a job have the limit that it states, and no longer than it runs."""
+        (one,) = (one for one in self.machines.values() if one.job)
+        if self.uncapped and one.gpu_w > JOB_W:
+            self._broken(f"{one.job} states {JOB_W} W, and {one.name} has {one.gpu_w:.0f} W")
+        await self._end_job()
+        await self._steps(SETTLES_STEPS + LOOK_STEPS)
+        if self.stage.view.twin_of(one.name).spec.gpu_limits:
+            self._broken(f"{one.name} is limited for a job that has ended")
 
     async def _does_not_wake(self, _kind, steps):
         machine = self.site.machines[self._one(SLEEPERS)]
@@ -591,11 +712,12 @@ class Course:
             one.demand = 1.0
         await self._steps(25)
         for _ in range(60):
-            if not self.waiting and not any(one.boots for one in self.machines.values()):
+            if not self.waiting and not any(one.boots for one in self.machines.values()) and not self._restless():
                 break
             await self.step()
-        await self._steps(5)
+        await self._check_job()
         self._check_conditions()
+        self._check_statuses()
         await self._check_who_gives()
         self._check_asleep()
         for name in list(self.budgets):
@@ -623,8 +745,48 @@ class Course:
             if sum(one.drawn_w for one in covered) > max(limit_w, floor_w) + EPS_W and name != "feed":
                 self._broken(f"{name} is over after all faults")
 
+    def _check_statuses(self):
+        """Statuses say what is drawn, what could be, and who gives; no more is given than budgets need."""
+        status = {key.name: one.status for key, one in self.stage.view.power_budgets.items()}
+        given = {name: {one.node for one in status[name].curtailed} for name in self.budgets}
+        full = set()
+        for name, limit_w in self.budgets.items():
+            covered = self.covered(name)
+            drawn_w, worst_w = (sum(getattr(one, what) for one in covered) for what in ("drawn_w", "worst_w"))
+            for what, told_w, true_w in (
+                ("draw", status[name].measured_watts, drawn_w), ("could draw", status[name].worst_case_watts, worst_w),
+            ):  # fmt: skip
+                # Policies may raise their caps to what budgets allow: that is what counts.
+                too_much = told_w - true_w > STATUS_BAND * limit_w and (self.uncapped or what == "draw")
+                if too_much or true_w - told_w > STATUS_BAND * limit_w:
+                    self._broken(f"{name} says that nodes {what} {told_w:.0f} W, and it is {true_w:.0f} W")
+            if (drawn_w if name == "feed" else worst_w) >= (1.0 - STATUS_BAND) * limit_w:
+                full.add(name)
+        for one in self.machines.values():
+            covering = sorted(name for name in self.budgets if one in self.covered(name))
+            twin = self.stage.view.twin_of(one.name)
+            if list(twin.status.power_budgets) != covering:
+                self._broken(f"{one.name} is said to be under {twin.status.power_budgets}, and is under {covering}")
+            ceiling = self.stage.loop._budgets.of_node(one.name)
+            if not one.on or ceiling is None or (ceiling.cpu_w, ceiling.gpu_w) == (None, None):
+                continue
+            if not any(one.name in given[name] for name in covering):
+                self._broken(f"{one.name} gives and no budget says so: {ceiling}, {given}")
+            if self.uncapped and full.isdisjoint(covering):
+                self._broken(f"{one.name} gives, and no budget over it needs that: {ceiling}")
+
+    def _restless(self):
+        """Nodes that could sleep and are on."""
+        used = {pod["spec"].get("nodeName") for pod in self._stored(PODS)} | {node for node, _ in self.waiting.values()}
+        return [name for name in SLEEPERS if name not in used and self.site.machines[name].power is ON]
+
     def _check_asleep(self):
-        """A pod still waits only for a node whose boot some budget has no room for, with all others at their floor."""
+        """Nodes without pods sleep.
+
+        A pod still waits only for a node whose boot some budget has no room for, with all others at their floor.
+        """
+        if self._restless():
+            self._broken(f"{self._restless()} are empty and on after all faults")
         for name, (node, _) in self.waiting.items():
             one = self.machines[node]
             others_w = {
@@ -669,6 +831,7 @@ async def played(tmp_path, seed):
         "POWER_POLL_INTERVAL": "20s",  # the course polls itself: this is how long an answer may take
         "POWER_STALE_AFTER": "30s",
         "TWIN_STALENESS_THRESHOLD": "2m",
+        "GPU_LIMITS": "true",
         "SLEEP": "enforce",
         "SLEEP_EMPTY": "20s",
         "SLEEP_SETTLE": "10s",
@@ -676,9 +839,13 @@ async def played(tmp_path, seed):
         "SLEEP_STANDBY_WATTS": str(STANDBY_W),
     }
     kind = partial(Stage, transport=httpx2.MockTransport(answer))
-    policy = PolicySettings(static_hp_frac=(0.5, 1.0)[seed % 2])
+    uncapped = seed % 2 == 1
+    policy = PolicySettings(static_hp_frac=1.0 if uncapped else 0.5)
     async with staged(tmp_path, environment, kind=kind, mode=Mode.ENFORCE, policy=policy) as stage:
-        course = Course(stage, seed)
+        stage.loop._publisher.close()
+        stage.prometheus = Prometheus("http://prometheus", stage.http)
+        stage.start()
+        course = Course(stage, seed, uncapped=uncapped)
         courses.append(course)
         watching = asyncio.create_task(course.volumes.run())
         try:

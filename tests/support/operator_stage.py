@@ -46,13 +46,15 @@ class Stage:
         self.wake = asyncio.Event()
         self.view = ClusterView(client, settings, BUILTIN_CATALOGUE, wake=self.wake.set)
         self.http = httpx2.AsyncClient(transport=transport)
+        self.prometheus = None
         self.start()
 
     def start(self):
         """A new term: nothing is remembered."""
         self.metrics = OperatorMetrics()
         self.loop = ControlLoop(
-            self.settings, BUILTIN_CATALOGUE, Clients(self.client, self.http), self.view, self.wake, self.metrics,
+            self.settings, BUILTIN_CATALOGUE, Clients(self.client, self.http, self.prometheus), self.view, self.wake,
+            self.metrics,
             policy=POLICIES[self.settings.policy_type](self.settings.policy), cooling=linear_cooling_stress,
             may_write=lambda: self.leading, now_s=lambda: self.now_s,
         )  # fmt: skip
