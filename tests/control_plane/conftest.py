@@ -3,7 +3,6 @@
 Programs that are missing are built or fetched; no test is skipped for them.
 """
 
-import fcntl
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -56,61 +55,39 @@ def control_plane_binaries(request: pytest.FixtureRequest) -> Binaries:
 
 
 @pytest.fixture(scope="session")
-def storage(
-    request: pytest.FixtureRequest, control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """What a first start writes, made once for all workers: two of the five seconds of processor time of a start."""
-    shared = tmp_path_factory.getbasetemp()
-    if hasattr(request.config, "workerinput"):
-        shared = shared.parent
-    folder = shared / "storage"
-    with (shared / "storage.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            first = COMPONENTS[:3]
-            with LocalControlPlane(binaries=control_plane_binaries, components=first) as plane:
-                plane.keep_storage(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
 def control_plane(
-    control_plane_binaries: Binaries, storage: Path, tmp_path_factory: pytest.TempPathFactory
+    control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalControlPlane]:
     """The control plane that the tests of a session (of a worker, with xdist) share.
 
     Use namespaces and node names of your own, remove your nodes, and stop nothing.
     """
     logs = tmp_path_factory.mktemp("control-plane")
-    with LocalControlPlane(binaries=control_plane_binaries, storage=storage, log_folder=logs, audit=True) as plane:
+    with LocalControlPlane(binaries=control_plane_binaries, log_folder=logs, audit=True) as plane:
         yield plane
 
 
 @pytest.fixture(scope="module")
 def plane(
-    request: pytest.FixtureRequest,
-    control_plane_binaries: Binaries,
-    storage: Path,
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalControlPlane]:
     """A control plane of a test file's own, with an audit log; the file's COMPONENTS say which, else all."""
     logs = tmp_path_factory.mktemp(request.module.__name__.rpartition(".")[2])
     components = getattr(request.module, "COMPONENTS", COMPONENTS)
     with LocalControlPlane(
-        binaries=control_plane_binaries, components=components, storage=storage, log_folder=logs, audit=True
+        binaries=control_plane_binaries, components=components, log_folder=logs, audit=True
     ) as plane:
         yield plane
 
 
 @pytest.fixture
-def start_control_plane(control_plane_binaries: Binaries, storage: Path, tmp_path: Path) -> Iterator[StartControlPlane]:
+def start_control_plane(control_plane_binaries: Binaries, tmp_path: Path) -> Iterator[StartControlPlane]:
     """Start control planes of the test's own, with LocalControlPlane's options; they end with the test."""
     started: list[LocalControlPlane] = []
 
     def start(**options: Any) -> LocalControlPlane:
         logs = tmp_path / f"plane-{len(started)}"
-        given = {"storage": storage, "log_folder": logs, **options}
-        plane = LocalControlPlane(binaries=control_plane_binaries, **given)
+        plane = LocalControlPlane(binaries=control_plane_binaries, **{"log_folder": logs, **options})
         started.append(plane)
         plane.start()
         return plane

@@ -1349,9 +1349,9 @@ def test_u11_alerts_are_the_files_and_link_to_runbooks(render: Render) -> None:
 
 
 @pytest.fixture(scope="module")
-def plane(control_plane_binaries: Binaries, storage: Path) -> Iterator[LocalControlPlane]:
+def plane(control_plane_binaries: Binaries) -> Iterator[LocalControlPlane]:
     components = ("etcd", "kube-apiserver", "kube-controller-manager")
-    with LocalControlPlane(binaries=control_plane_binaries, components=components, storage=storage) as plane:
+    with LocalControlPlane(binaries=control_plane_binaries, components=components) as plane:
         values = json.dumps(without_foreign_kinds(EVERYTHING))
         plane.helm("install", "joulie", CHART, "-n", NAMESPACE, "--create-namespace", "-f", "-", input=values)
         yield plane

@@ -99,13 +99,6 @@ def test_tls_is_verified_against_an_authority_of_its_own(control_plane: LocalCon
         pass
 
 
-def test_it_begins_with_what_another_one_kept(control_plane: LocalControlPlane) -> None:
-    """A new API server gives itself roles first."""
-    events = (one for one in control_plane.audit_events() if one["user"]["username"] == "system:apiserver")
-    assert not [one for one in events if one["objectRef"]["resource"] == "clusterroles" and one["verb"] == "create"]
-    assert control_plane.request("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:basic-user")
-
-
 def test_an_unknown_caller_is_not_let_in(control_plane: LocalControlPlane, tmp_path: Path) -> None:
     stranger = tmp_path / "stranger.kubeconfig"
     config = json.loads(control_plane.kubeconfig.read_text())

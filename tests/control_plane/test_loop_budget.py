@@ -45,9 +45,7 @@ def now_s() -> float:
 
 
 @pytest.fixture(scope="module")
-def plane(
-    control_plane_binaries: Binaries, storage: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[LocalControlPlane]:
+def plane(control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalControlPlane]:
     """A control plane whose KWOK lets the pods of Jobs run for a while."""
     folder = tmp_path_factory.mktemp("stages")
     for stage in control_plane_binaries[STAGES].glob("*.yaml"):
@@ -60,7 +58,7 @@ def plane(
         (folder / stage.name).write_text(yaml.safe_dump(content))
     binaries = replace(control_plane_binaries, paths={**control_plane_binaries.paths, STAGES: folder})
     logs = tmp_path_factory.mktemp("budget")
-    with LocalControlPlane(binaries=binaries, storage=storage, log_folder=logs, audit=True) as plane:
+    with LocalControlPlane(binaries=binaries, log_folder=logs, audit=True) as plane:
         yield plane
 
 

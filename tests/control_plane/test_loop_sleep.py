@@ -116,13 +116,11 @@ def test_nodes_that_nobody_needs_sleep_and_a_pod_wakes_one(plane: LocalControlPl
 
 @pytest.fixture(scope="module")
 def switched_plane(
-    control_plane_binaries: Binaries, storage: Path, tmp_path_factory: pytest.TempPathFactory
+    control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalControlPlane]:
     """Simulated nodes that may be off, and the rights of an operator that also empties nodes."""
     logs, network = tmp_path_factory.mktemp("switched"), Network(switched_nodes=True)
-    with LocalControlPlane(
-        binaries=control_plane_binaries, storage=storage, log_folder=logs, network=network, audit=True
-    ) as plane:
+    with LocalControlPlane(binaries=control_plane_binaries, log_folder=logs, network=network, audit=True) as plane:
         yield plane
 
 

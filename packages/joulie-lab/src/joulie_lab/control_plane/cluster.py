@@ -91,7 +91,6 @@ class LocalControlPlane:
         audit: bool = False,
         network: Network | None = None,
         extended_certificates: bool = True,
-        storage: Path | None = None,
         log_folder: Path | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
@@ -105,7 +104,6 @@ class LocalControlPlane:
             audit: whether to record every write, for `audit_events`.
             network: addresses of the API server; None for loopback, where only simulated nodes reach it.
             extended_certificates: see `CertificateAuthority`.
-            storage: folder that `keep_storage` filled; what an API server writes at its first start is there already.
             log_folder: folder for logs that are kept; None removes the logs with everything else.
             report: called with each line of progress of a build, which takes minutes; None for no reports.
         """
@@ -119,7 +117,6 @@ class LocalControlPlane:
         self._audit = audit
         self._network = network or Network()
         self._extended_certificates = extended_certificates
-        self._storage = storage
         self._given_log_folder = log_folder
         self._site: _Site | None = None
         self._processes: dict[str, ManagedProcess] = {}
@@ -195,12 +192,6 @@ class LocalControlPlane:
             self._site.api.close()
             shutil.rmtree(self._site.layout.folder, ignore_errors=True)
             self._site = None
-
-    def keep_storage(self, folder: Path) -> None:
-        """Stop everything, and copy what etcd holds into a new folder, for other control planes to begin with."""
-        self.stop()
-        # What ends in .tmp is room for later entries.
-        shutil.copytree(self._open.layout.storage, folder, ignore=shutil.ignore_patterns("*.tmp"))
 
     def spawn(
         self, name: str, command: Sequence[str | Path], *, environment: Mapping[str, str] | None = None
@@ -412,8 +403,6 @@ class LocalControlPlane:
             front_proxy=authority.issue("front-proxy", common_name=components.FRONT_PROXY),
             network=self._network,
         )
-        if self._storage is not None:
-            shutil.copytree(self._storage, layout.storage)
         api = AdminApi(authority.certificate, clients["admin"], self._network.address)
         return _Site(layout, authority, clients, api)
 

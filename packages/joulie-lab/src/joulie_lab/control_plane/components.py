@@ -102,11 +102,6 @@ class Layout:
         return self.folder / "audit-policy.json"
 
     @property
-    def storage(self) -> Path:
-        """The folder of etcd's data."""
-        return self.folder / "etcd"
-
-    @property
     def scheduler_configuration(self) -> Path:
         """The KubeSchedulerConfiguration's file."""
         return self.folder / "kube-scheduler.json"
@@ -126,7 +121,7 @@ def etcd(layout: Layout) -> list[str]:
     return [
         str(layout.binaries["etcd"]),
         "--name=local",
-        f"--data-dir={layout.storage}",
+        f"--data-dir={layout.folder / 'etcd'}",
         "--unsafe-no-fsync",
         f"--listen-client-urls={layout.etcd_socket}",
         f"--advertise-client-urls={_NO_ADDRESS}",
