@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from joulie_lab.control_plane.waiting import wait_for
+
 if TYPE_CHECKING:
     from joulie_lab.control_plane import LocalControlPlane
 
@@ -33,6 +35,7 @@ _INSTALLED = {
     "RoleBinding": f"{_RBAC}/namespaces/{{namespace}}/rolebindings",
 }
 """Collection of each kind that is installed."""
+_NAMESPACES_S = 60.0
 
 
 def find_chart() -> Path | None:
@@ -62,6 +65,12 @@ def install_rights(plane: LocalControlPlane, objects: Sequence[Mapping[str, Any]
         if collection := _INSTALLED.get(item["kind"]):
             namespace = item["metadata"].get("namespace", NAMESPACE)
             collections[collection.format(namespace=namespace)].append(item)
+    # An API server is ready before it has made its own namespaces, into which some objects go.
+    wait_for(lambda: "kube-system" in _namespaces(plane), _NAMESPACES_S, "the namespace kube-system exists")
     for collection, items in collections.items():
         plane.create_all(collection, items)
     plane.await_definitions()
+
+
+def _namespaces(plane: LocalControlPlane) -> set[str]:
+    return {item["metadata"]["name"] for item in plane.request("GET", "/api/v1/namespaces")["items"]}
