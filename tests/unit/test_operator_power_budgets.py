@@ -342,6 +342,24 @@ async def test_limits_that_could_not_be_written_are_written_as_soon_as_the_api_s
 
 
 @played(play, mode=Mode.ENFORCE)
+async def test_what_the_first_cycle_of_a_leader_fails_to_write_is_written_by_the_next_looks(stage):
+    await fleet(stage)
+    await create(stage, "hall", 22_000.0)
+    await settled(stage)
+    await change(stage, "hall", watts=20_000.0)
+    stage.start()
+    stage.loop._budgets.begin()
+    stage.cluster.fail_next(100_000, 503)
+    await stage.loop.step()
+    stage.cluster.recover()
+    assert await asked_sum_w(stage) > 20_000.0
+    for _ in range(int(RESPONSE_S / 2.0)):
+        await look(stage)
+        await confirm(stage)
+    assert await asked_sum_w(stage) <= 20_000.0
+
+
+@played(play, mode=Mode.ENFORCE)
 async def test_what_a_leader_that_was_slow_writes_last_is_corrected_at_once(stage):
     await fleet(stage)
     await create(stage, "hall", 20_000.0)

@@ -170,7 +170,7 @@ class ControlLoop:
         await self._power.first_reading()
         group.create_task(self._power.run())
         # Before the first cycle, which would otherwise lift the ceilings of the leader before.
-        self._budgets.decide()
+        self._budgets.begin()
         group.create_task(self._budgets.run())
         self._wake.clear()
         await self.step()

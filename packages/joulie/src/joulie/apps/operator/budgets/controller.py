@@ -208,6 +208,10 @@ class PowerBudgets:
         finally:
             self._metrics.stood_down()
 
+    def begin(self) -> None:
+        """Decide before the first cycle, which writes it; what it fails to write is written by the next look."""
+        self._unwritten = frozenset(self.decide())
+
     async def look(self) -> None:
         """Decide once, have the limits that changed written, and report.
 
