@@ -7,6 +7,7 @@ import pytest
 from joulie.adapters.kubernetes.api.core import Event
 from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.client import ForbiddenError, NotFoundError
+from joulie.adapters.kubernetes.errors import ConnectionLostError
 from joulie.adapters.kubernetes.events import EventRecorder, TokenBucket
 
 NODE = ObjectReference(kind="Node", name="n1", api_version="v1", uid="u1")
@@ -150,6 +151,56 @@ def test_a_refused_event_is_dropped_and_the_next_is_written() -> None:
     asyncio.run(main())
     assert [event.message for event in server.events.values()] == ["b"]
     assert (recording.written, recording.dropped) == (1, 1)
+
+
+AWAY = ConnectionLostError("connection refused", sent=False)
+
+
+def test_events_wait_while_the_server_is_away_for_sixty_tries() -> None:
+    server = Server()
+    recording = recorder(server, Clock())
+
+    async def main() -> None:
+        server.refuse = AWAY
+        recording.emit(NODE, "Normal", "Capped", "a")
+        for _ in range(58):
+            await recording.flush()
+        recording.emit(NODE, "Normal", "Capped", "a")
+        recording.emit(NODE, "Normal", "Capped", "b")
+        await recording.flush()
+        assert recording.dropped == 0
+        server.refuse = None
+        await recording.flush()
+        assert {event.message: event.count for event in server.events.values()} == {"b": 1, "a": 2}
+        server.refuse = AWAY
+        recording.emit(NODE, "Normal", "Capped", "c")
+        for _ in range(60):
+            assert recording.dropped == 0
+            await recording.flush()
+
+    asyncio.run(main())
+    assert (recording.written, recording.dropped) == (2, 1)
+
+
+def test_run_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joulie.adapters.kubernetes.events._RETRY_S", 0.0)
+
+    async def main() -> None:
+        server = Server()
+        server.refuse = AWAY
+        recording = recorder(server, Clock())
+        recording.emit(NODE, "Normal", "Capped", "a")
+        task = asyncio.create_task(recording.run())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        server.refuse = None
+        while not recording.written:
+            await asyncio.sleep(0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
 
 
 def test_run_writes_what_comes() -> None:

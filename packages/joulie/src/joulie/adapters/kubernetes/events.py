@@ -13,7 +13,13 @@ from typing import Literal, NamedTuple
 from joulie.adapters.kubernetes.api.core import Event, EventSource
 from joulie.adapters.kubernetes.api.meta import ObjectMeta, ObjectReference
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
+from joulie.adapters.kubernetes.errors import (
+    ApiError,
+    ConflictError,
+    ConnectionLostError,
+    KubernetesError,
+    NotFoundError,
+)
 from joulie.adapters.kubernetes.resources import EVENTS
 from joulie.adapters.kubernetes.times import rfc3339
 
@@ -25,6 +31,9 @@ _MAX_PENDING = 1000
 _MAX_KNOWN = 4096
 _FORGET_S = 600.0
 """A repetition later than this creates a new Event; the API server deletes Events after an hour by default."""
+_RETRY_S = 10.0
+"""Wait before another try while the API server does not answer, s; client-go's."""
+_MAX_TRIES = 60
 _BURST = 25.0
 _REFILL_PER_S = 1.0 / 300.0
 _MAX_NAME = 253
@@ -55,7 +64,8 @@ class _Occurrences:
     last_s: float
     count: int
     name: str = ""
-    """Name of the Event object; empty until it is created."""
+    """Name of the Event object; empty until it is tried."""
+    tries: int = 0
 
 
 class TokenBucket:
@@ -87,7 +97,8 @@ class EventRecorder:
     """Writes core/v1 Events in the background.
 
     A repeated event increments the count of the existing Event. Events are rate limited per object with client-go's
-    limits (a burst of 25, then one every five minutes). If the API server is too slow, the newest events are dropped.
+    limits (a burst of 25, then one every five minutes). While the API server is away or overloaded, events wait for up
+    to ten minutes of tries; of more than a thousand, the newest are dropped.
 
     Args:
         client: Kubernetes client.
@@ -143,20 +154,35 @@ class EventRecorder:
             await self._wake.wait()
             self._wake.clear()
             await self.flush()
+            if self._pending:
+                await asyncio.sleep(_RETRY_S)
+                self._wake.set()
 
     async def flush(self) -> None:
-        """Write all queued events; call it at shutdown, within a time limit."""
+        """Write queued events, until the API server does not answer; call it at shutdown, within a time limit."""
         while self._pending:
             identity, news = self._pending.popitem(last=False)
+            news.tries += 1
             try:
                 await self._write(identity, news)
                 self.written += 1
             except KubernetesError as error:
+                if _may_pass(error) and news.tries < _MAX_TRIES:
+                    self._keep(identity, news)
+                    return
                 self.dropped += 1
                 _log.warning("event not written", extra={"reason": identity.reason, "problem": str(error)})
 
+    def _keep(self, identity: _Identity, news: _Occurrences) -> None:
+        """Queue an event again, behind all others: it may be the only one that fails."""
+        since = self._pending.pop(identity, None)
+        if since is not None:
+            news.count += since.count
+            news.last_s = since.last_s
+        self._pending[identity] = news
+
     async def _write(self, identity: _Identity, news: _Occurrences) -> None:
-        known = self._known.pop(identity, None)
+        known = self._known.get(identity)
         if known is not None and news.first_s - known.last_s <= _FORGET_S:
             total = _Occurrences(news.regarding, known.first_s, news.last_s, known.count + news.count, known.name)
             try:
@@ -168,6 +194,7 @@ class EventRecorder:
         else:
             await self._create(identity, news)
         self._known[identity] = news
+        self._known.move_to_end(identity)
         if len(self._known) > _MAX_KNOWN:
             self._known.popitem(last=False)
 
@@ -176,7 +203,7 @@ class EventRecorder:
         await self._client.patch(EVENTS, total.name, change, namespace=_namespace(total.regarding))
 
     async def _create(self, identity: _Identity, news: _Occurrences) -> None:
-        news.name = self._name(news.regarding.name)
+        news.name = news.name or self._name(news.regarding.name)
         namespace = _namespace(news.regarding)
         event = Event(
             metadata=ObjectMeta(name=news.name, namespace=namespace),
@@ -191,7 +218,10 @@ class EventRecorder:
             reporting_component=self._source.component,
             reporting_instance=self._source.host,
         )
-        await self._client.create(EVENTS, event, namespace)
+        try:
+            await self._client.create(EVENTS, event, namespace)
+        except ConflictError:  # created by a try whose answer was lost
+            await self._count_up(news)
 
     def _name(self, object_name: str) -> str:
         """A unique Event name: the object's name and the time in nanoseconds, incremented on a collision."""
@@ -205,6 +235,13 @@ class EventRecorder:
         if len(self._buckets) > _MAX_KNOWN:
             self._buckets.popitem(last=False)
         return bucket
+
+
+def _may_pass(error: KubernetesError) -> bool:
+    """Whether another try may succeed: no answer, or one that is no verdict on the event."""
+    if isinstance(error, ConnectionLostError):
+        return not error.permanent
+    return isinstance(error, ApiError) and (error.status == 429 or error.status >= 500)
 
 
 def _namespace(regarding: ObjectReference) -> str:
