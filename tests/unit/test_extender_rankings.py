@@ -21,9 +21,9 @@ class Counted:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.scored = 0
         self.picked: list[int] = []
-        score, pick = rankings.scores, rankings._picked
+        score, pick = rankings.scored, rankings._picked
 
-        def scores(*args: object) -> object:
+        def scored(*args: object) -> object:
             self.scored += 1
             return score(*args)  # type: ignore[arg-type]
 
@@ -32,7 +32,7 @@ class Counted:
             self.picked.append(len(found))
             return found
 
-        monkeypatch.setattr(rankings, "scores", scores)
+        monkeypatch.setattr(rankings, "scored", scored)
         monkeypatch.setattr(rankings, "_picked", picked)
 
 

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from joulie.apps.extender import wire
-from joulie.apps.extender.judge import judge, scores
+from joulie.apps.extender.judge import judge, scored
 from joulie_lab.benchmarks.extender.calls import BODIES, VERBS, Caller, Pods, body, long_names, requests, short_names
 from joulie_lab.benchmarks.extender.servers import MAX_CANDIDATES, World, no_profile, pin, served
 from joulie_lab.benchmarks.results import Figures
@@ -208,7 +208,7 @@ def _decision_ms(size: int, plan: Plan) -> Times:
         times = []
         for _ in range(max(1, plan.calls // plan.rounds)):
             began_s = perf_counter()
-            scores(pod, view)
+            scored(pod, view)
             times.append(perf_counter() - began_s)
         series.rounds.append(times)
     return series.times()

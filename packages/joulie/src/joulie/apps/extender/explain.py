@@ -214,14 +214,14 @@ def explanation(pod: JudgedPod, fleet: Fleet, view: FleetView, now_s: float) -> 
     """The filter result and score of every node for a pod, with reasons."""
     marginal_w = view.load.marginal_w(pod.requests, performance=pod.view.performance)
     terms = explain(pod.view, view.twins, marginal_w)
-    score, zone_points = node_points(pod, view), view.points_for(pod.chosen_zone)
+    order = placement_order(pod, view)
+    score, zone_points = node_points(pod, view, order), view.points_for(pod.chosen_zone)
     refused = _refused(pod, view)
     wire = wire_score(score)
     # The terms are those of the headroom score.
     counted = view.scoring is ScoringAim.HEADROOM
     absent = np.full(score.shape, np.nan)
     columns = {name: getattr(terms, name) if counted else absent for name in _TERMS}
-    order = placement_order(pod, view)
     costs = absent if order is None else order.costs
     marginal = view.scoring is ScoringAim.MARGINAL
     nodes = [

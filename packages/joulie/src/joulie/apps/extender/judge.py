@@ -198,15 +198,21 @@ def costs_w_min(pod: JudgedPod, fleet: FleetView, marginal: MarginalView) -> Flo
     return _without_draining(costs, pod, fleet)
 
 
-def node_points(pod: JudgedPod, fleet: FleetView) -> FloatArray:
-    """Scores 0..100 of all nodes for a pod, by power and by the carbon intensity of zones, shape ``(n_slots,)``."""
-    order = placement_order(pod, fleet)
+def node_points(pod: JudgedPod, fleet: FleetView, order: Order | None) -> FloatArray:
+    """Scores 0..100 of all nodes for a pod, by power and by the carbon intensity of zones, shape ``(n_slots,)``.
+
+    Args:
+        pod: the pod.
+        fleet: the nodes.
+        order: their `placement_order` for it.
+    """
     if order is not None:
         return 10.0 * placement_levels(order.costs).astype(np.float64)
     by_power = node_scores(fleet.scoring, pod.view, pod.requests, fleet.twins, fleet.load)
     return with_zone_points(by_power, fleet.points_for(pod.chosen_zone))
 
 
-def scores(pod: JudgedPod, fleet: FleetView) -> IntArray:
-    """Scores 0..10 of all nodes for a pod, shape ``(n_slots,)``."""
-    return wire_score(node_points(pod, fleet))
+def scored(pod: JudgedPod, fleet: FleetView) -> tuple[IntArray, Order | None]:
+    """Scores 0..10 of all nodes for a pod, shape ``(n_slots,)``, and their `placement_order`."""
+    order = placement_order(pod, fleet)
+    return wire_score(node_points(pod, fleet, order)), order

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from contextlib import suppress
 
 import numpy as np
 
 from joulie.apps.extender import wire
 from joulie.apps.extender.fleet import N_SCORES, UNKNOWN_SLOT, FleetView, Roster, slots_of
-from joulie.apps.extender.judge import JudgedPod, Order, placement_order, scores
+from joulie.apps.extender.judge import JudgedPod, Order, scored
 from joulie.domain.scoring.extender import WIRE_MAXIMUM
 from joulie.domain.scoring.marginal_placement import cheapest
 from joulie.domain.units import IntArray
@@ -44,9 +45,8 @@ class Rankings:
             entries = list(map(ranking.entries.__getitem__, candidates))
         except KeyError:
             entries = _entries(ranking.by_slot, candidates, fleet.roster)
-        order = ranking.order(pod)
-        if order is not None:
-            self._raise_best(entries, candidates, ranking.fleet.roster, order)
+        if ranking.order is not None:
+            self._raise_best(entries, candidates, ranking.fleet.roster, ranking.order)
         return wire.json_array(entries)
 
     @staticmethod
@@ -55,9 +55,8 @@ class Rankings:
         costs, ranks = order.costs, order.ranks
         if len(candidates) > _FEW_CANDIDATES * len(roster.slots):
             # The cheapest of all nodes is most likely among so many, and found faster than the slots of all of them.
-            asked = set(candidates)
             for slot in cheapest(costs, ranks, _CHEAPEST):
-                if roster.names[slot] in asked:
+                with suppress(ValueError):  # not a candidate
                     entries[candidates.index(roster.names[slot])] = roster.entries[slot * N_SCORES + WIRE_MAXIMUM]
                     return
         slots = slots_of(roster, candidates)
@@ -69,9 +68,9 @@ class Rankings:
         ranking = self._known.pop(kind, None)
         seen = ranking is not None and ranking.fleet.roster is fleet.roster
         if ranking is None or not seen:
-            ranking = _Ranking(fleet, scores(pod, fleet))
+            ranking = _Ranking(fleet, *scored(pod, fleet))
         elif ranking.fleet is not fleet:
-            ranking.renew(fleet, scores(pod, fleet))
+            ranking.renew(fleet, *scored(pod, fleet))
         if not ranking.entries and (seen or n_candidates > _FEW_CANDIDATES * len(fleet.roster.slots)):
             ranking.fill(self._latest(fleet.roster))
         self._known[kind] = ranking
@@ -91,14 +90,15 @@ class _Ranking:
     Attributes:
         fleet: the view.
         by_slot: scores 0..10 by slot.
+        order: of all nodes, if scores alone do not express it.
         entries: HostPriority entries by node name; those of the whole roster, or none yet.
     """
 
-    def __init__(self, fleet: FleetView, by_slot: IntArray) -> None:
+    def __init__(self, fleet: FleetView, by_slot: IntArray, order: Order | None) -> None:
         self.fleet = fleet
         self.by_slot = by_slot
+        self.order = order
         self.entries: dict[str, bytes] = {}
-        self._order: tuple[Order | None] | None = None
         self._names: list[str] = []
         self._slots: IntArray = np.empty(0, np.int64)
 
@@ -112,17 +112,11 @@ class _Ranking:
             self._names, self._slots, self.entries = other._names, other._slots, other.entries.copy()
             self._replace(other.by_slot)
 
-    def renew(self, fleet: FleetView, by_slot: IntArray) -> None:
+    def renew(self, fleet: FleetView, by_slot: IntArray, order: Order | None) -> None:
         """Switch to another view of the same roster."""
-        former, self.fleet, self.by_slot = self.by_slot, fleet, by_slot
-        self._order = None
+        former = self.by_slot
+        self.fleet, self.by_slot, self.order = fleet, by_slot, order
         self._replace(former)
-
-    def order(self, pod: JudgedPod) -> Order | None:
-        """The order for this kind of pod in this view, if scores alone do not express it."""
-        if self._order is None:
-            self._order = (placement_order(pod, self.fleet),)
-        return self._order[0]
 
     def _replace(self, former: IntArray) -> None:
         """Replace the entries of nodes whose score changed."""

@@ -181,9 +181,11 @@ class Scores:
         missing = len(self._states) + 1 - len(known)
         if missing > 0:
             known = self._costs[request] = np.concatenate([known, np.full(missing, np.nan)])
-        asked = np.unique(numbers[numbers != UNJUDGED])
-        for number in asked[np.isnan(known[asked])].tolist():
-            known[number] = self._cost(request, number)
+        costs = known[numbers]
+        new = np.unique(numbers[np.isnan(costs) & (numbers != UNJUDGED)])
+        if not len(new):
+            return costs
+        known[new] = [self._cost(request, number) for number in new.tolist()]
         return known[numbers]
 
     def _cost(self, request: GpuRequest, number: int) -> float:
