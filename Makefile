@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export GOGC ?= 400
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo control-plane test node autoscalers coverage lint docs reference compiled collected unit property bench browser images version release-check clean
+.PHONY: help setup demo control-plane test node gpu autoscalers coverage lint docs reference compiled collected unit property bench browser images version release-check clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -78,6 +78,9 @@ test: setup browser control-plane ## everything that CI runs
 # NODE_OPTIONS=--if-possible succeeds where the machine cannot run a node.
 node: setup control-plane ## the chart's pods on a real kubelet with a modelled machine; needs root and Debian, minutes
 	$(BIN)/python -m joulie_lab.control_plane.node $(NODE_OPTIONS) $(BIN)/pytest tests/node -p no:cacheprovider $(NODE_HOSTS) $(NODE_ARGS)
+
+gpu: setup ## NVML on the NVIDIA GPUs of this machine, which nobody else uses: reads only, a minute
+	JOULIE_TEST_GPU=1 $(BIN)/pytest tests/gpu
 
 autoscalers: setup control-plane ## side by side with Karpenter, which is built first: minutes
 	JOULIE_TEST_AUTOSCALERS=1 $(BIN)/pytest tests/control_plane/test_autoscaler_karpenter.py

@@ -194,6 +194,13 @@ def test_virtual_machine_and_container(tmp_path: Path, build: Callable[[Path], P
     assert "CPU: no backend can cap it" in found["problems"]
 
 
+def test_what_is_unknown_has_no_unit(tmp_path: Path) -> None:
+    nowhere = ["--host-sys", str(tmp_path / "no"), "--host-proc", str(tmp_path / "no"), "--host-dev", "/no"]
+    lines = CliRunner().invoke(agent, ["inspect", *nowhere], catch_exceptions=False).output.splitlines()
+    assert "TDP       unknown, cap range unknown" in lines
+    assert "60 % cap  unknown" in lines
+
+
 def test_nothing_at_all(tmp_path: Path) -> None:
     found = inspect(["--host-sys", str(tmp_path / "no"), "--host-proc", str(tmp_path / "no"), "--host-dev", "/no"])
     cpu = found["cpu"]

@@ -27,7 +27,7 @@ class SmClock:
         gpu: as `PowerDevice.id`.
         now_hz: SM clock, Hz.
         largest_hz: largest SM clock of this GPU, Hz.
-        idle: whether it has no work.
+        idle: whether the driver calls it idle: never while a process keeps a context open, also one without work.
         at_power_limit: whether its power limit holds the clock down.
         slowed: whether something else but a lock does: heat, the power supply, another GPU.
     """

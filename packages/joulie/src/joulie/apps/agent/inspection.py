@@ -349,7 +349,7 @@ def _lines(found: Document) -> Iterable[str]:
     cpu = found["cpu"]
     yield f"CPU       {cpu['model'] or 'unknown model'}"
     yield "          " + ", ".join(f"{name} {_count(cpu[name])}" for name in ("sockets", "cores", "threads"))
-    yield f"TDP       {_watts(cpu['tdp_w'])} a socket, cap range {_range(cpu['cap_range_w'])}"
+    yield f"TDP       {_watts_a_socket(cpu['tdp_w'])}, cap range {_range(cpu['cap_range_w'])}"
     yield f"limits    {', '.join(map(_watts, cpu['limits_w'] or [])) or 'unknown'}"
     power = cpu["power"]
     yield f"power     {power['source'] or 'not measured'}: {', '.join(power['zones']) or 'no energy counter'}"
@@ -357,12 +357,13 @@ def _lines(found: Document) -> Iterable[str]:
     yield from _backend_lines(cpu["backends"])
     for gpu in found["gpus"]:
         yield f"GPU       {gpu['model'] or 'unknown model'} ({gpu['uuid']})"
-        yield f"          limit {_watts(gpu['limit_w'])}, default {_watts(gpu['default_w'])}, {_range(gpu['range_w'])}"
+        limits = f"limit {_watts(gpu['limit_w'])}, default {_watts(gpu['default_w'])}"
+        yield f"          {limits}, range {_range(gpu['range_w'])}"
     for backends in {str(gpu["backends"]): gpu["backends"] for gpu in found["gpus"]}.values():
         yield from _backend_lines(backends)
     for percent, cap in found["would_cap"]["at_pct"].items():
         by = f" by {cap['backend']}" if cap["backend"] else ""
-        yield f"{percent} % cap  {_watts(cap['cpu_w'])} a socket{by}"
+        yield f"{percent} % cap  {_watts_a_socket(cap['cpu_w'])}{by}"
         yield from (f"          {_watts(cap_w)} for GPU {uuid}" for uuid, cap_w in cap["gpu_w"].items())
     yield from (f"problem   {problem}" for problem in found["problems"])
 
@@ -380,5 +381,9 @@ def _watts(power_w: float | None) -> str:
     return "unknown" if power_w is None else f"{power_w:g} W"
 
 
+def _watts_a_socket(power_w: float | None) -> str:
+    return "unknown" if power_w is None else f"{power_w:g} W a socket"
+
+
 def _range(limits_w: Sequence[float] | None) -> str:
-    return "unknown range" if limits_w is None else f"{limits_w[0]:g} to {limits_w[1]:g} W"
+    return "unknown" if limits_w is None else f"{limits_w[0]:g} to {limits_w[1]:g} W"

@@ -46,7 +46,6 @@ _LISTED: tuple[tuple[str, float, Evidence, tuple[str, ...]], ...] = (
     ),
     ("NVIDIA GeForce RTX 5090", 575.0, page("Hugging Face hardware", f"{_HUGGING_FACE}?view=table"), ()),
     # Hopper
-    ("NVIDIA H200", 700.0, sources.EPOCH, ("NVIDIA H200 SXM", "NVIDIA H200 SXM 141GB")),
     ("NVIDIA H200 NVL", 600.0, _NVL, ()),
     ("NVIDIA H100 PCIe", 350.0, sources.EPOCH, ("NVIDIA H100 80GB PCIe",)),
     ("NVIDIA H800", 700.0, sources.EPOCH, ("NVIDIA H800 SXM5",)),
@@ -233,6 +232,13 @@ _MEASURED = (
         25.0,
         _evidence(sources.ZEUS_P100, sources.ZEUS_P100, sources.FGD_POWER),
         aliases=("P100", "Tesla P100-PCIE-12GB"),
+    ),
+    _gpu(
+        "NVIDIA H200",
+        (200.0, 700.0),
+        119.4,
+        _evidence(sources.NVML_H200, sources.NVML_H200, sources.CONTEXT_H200),
+        aliases=("NVIDIA H200 SXM", "NVIDIA H200 SXM 141GB"),
     ),
     _gpu(
         "NVIDIA GeForce RTX 4090",

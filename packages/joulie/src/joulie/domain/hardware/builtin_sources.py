@@ -47,6 +47,10 @@ QUATTOR = Evidence(
 NVIDIA_SMI = Evidence(
     Provenance.MEASURED, "power limits that nvidia-smi prints on this device, in logs of public repositories"
 )
+NVML_H200 = Evidence(Provenance.MEASURED, "power limits that NVML states on an H200, driver 580.159.04")
+CONTEXT_H200 = Evidence(
+    Provenance.MEASURED, "an H200 whose only process keeps a context and does nothing, 119.2 to 119.6 W"
+)
 NO_CAP_RANGE = Evidence(
     Provenance.ASSUMED, "no configurable TDP is published: the TDP; the device's own range takes precedence"
 )
