@@ -177,6 +177,28 @@ def test_a_lock_that_is_not_in_force_is_withdrawn_and_not_tried_again() -> None:
     assert course.tuned.active.problem == ""
 
 
+def test_no_window_at_the_own_limit_reaches_back_to_a_clock_that_was_withdrawn() -> None:
+    course = Course(Job(natural_w=180.0, min_w=690.0))
+    course.run(20)
+    assert course.tuned.clock_share == 0.7
+    course.window(silent=True)
+    assert course.tuned.clock_share == 1.0
+    course.look(1.0)
+    due_s = course.tuned.due_s(PACE)
+    assert due_s is None or due_s >= course.now_s + WINDOW_S
+
+
+def test_no_window_at_the_own_limit_begins_before_a_clock_is_reset() -> None:
+    course = Course(Job(natural_w=180.0, min_w=690.0))
+    course.run(20)
+    locked = course.gpus()
+    course.window(silent=True)
+    course.tuned = course.tuned.observed(locked, course.now_s)
+    assert course.tuned.due_s(PACE) is None
+    course.look(10.0)
+    assert course.tuned.due_s(PACE) == course.now_s + WINDOW_S
+
+
 def test_a_gpu_that_loses_the_knob_loses_its_clock() -> None:
     course = Course(Job(natural_w=180.0))
     course.run(40)

@@ -88,6 +88,9 @@ class TunedJob:
 
     def observed(self, job: JobGpus, now_s: float) -> TunedJob:
         """The state after another look; see `LiveJob.observed`."""
+        clocks = job.clocks
+        if self.clock is None and clocks is not None and clocks.in_force_hz != clocks.largest_hz:
+            job = replace(job, in_force_w=None)  # the clock of a search that has ended is not reset yet
         power = self.power.observed(job, now_s)
         seen = replace(self, power=power, spent=self.spent and job.gpus == self.job.gpus)
         if self.clock is None:
@@ -176,7 +179,8 @@ class TunedJob:
 
     def _without_clock(self, problem: str) -> TunedJob:
         """The state at the job's own limits after a clock failed; the search for its power limit goes on from there."""
-        return replace(self, power=replace(self.power, problem=problem), clock=None, start_share=None, spent=True)
+        power = replace(self.power, problem=problem, since_s=None)  # its window would reach back under the clock
+        return replace(self, power=power, clock=None, start_share=None, spent=True)
 
 
 def _clock_view(power: LiveJob, limit_w: float) -> JobGpus:
