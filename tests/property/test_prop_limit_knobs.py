@@ -199,6 +199,16 @@ def test_no_window_at_the_own_limit_begins_before_a_clock_is_reset() -> None:
     assert course.tuned.due_s(PACE) == course.now_s + WINDOW_S
 
 
+def test_a_clock_outlives_a_time_without_work() -> None:
+    course = Course(Job(natural_w=180.0))
+    course.run(20)
+    assert course.tuned.clock_share < 1.0
+    course.tuned = course.tuned.measured(120.0, 0.0, POOLED, GOAL, course.now_s)
+    assert course.tuned.clock_share == 1.0
+    course.window(progress=100.1)
+    assert course.tuned.clock_share < 1.0
+
+
 def test_a_gpu_that_loses_the_knob_loses_its_clock() -> None:
     course = Course(Job(natural_w=180.0))
     course.run(40)

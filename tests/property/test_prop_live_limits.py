@@ -207,6 +207,15 @@ def test_a_lie_without_counters_leads_to_no_limit_at_which_most_jobs_are_slowed_
         assert course.live.limit_w >= 0.99 * LOWEST_UNVOUCHED * natural_w
 
 
+def test_a_lie_leads_no_deeper_after_a_time_without_work() -> None:
+    at, course = response(600.0, 1.0), Course()
+    for _ in range(10):
+        course.window(120.0, None)  # a context is open, data is loaded
+    for number in range(50):
+        course.window(at(course.live.limit_w)[0], 100.0 + 0.01 * (number % 2))
+        assert course.live.limit_w >= LOWEST_UNVOUCHED * 600.0
+
+
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(JOBS, st.sampled_from((0.003, 0.01, 0.02)), st.integers(0, 2**31), st.booleans())
 def test_an_honest_job_is_believed_through_phases(
@@ -266,6 +275,24 @@ def test_limit_that_does_not_come_into_force_is_withdrawn_and_given_up() -> None
         course.honest(at, jitter)
     assert course.live.failures == MAX_FAILURES
     assert not course.live.limited
+
+
+def test_a_job_that_stands_still_for_a_while_has_its_limit_back_each_time_it_goes_on() -> None:
+    at, course = response(500.0, 1.0), Course()
+    noise = iter(np.exp(np.random.default_rng(1).normal(0.0, 0.002, 400)).tolist())
+    for _ in range(2 * MAX_FAILURES):
+        while not (isinstance(course.live.step, Hold) and course.live.limited):
+            course.honest(at, next(noise))
+        for _ in range(3):
+            course.window(120.0, 0.0)  # an evaluation, or data that loads: its processes keep a context
+            assert not course.live.limited
+
+
+def test_a_limit_under_which_a_job_makes_no_progress_at_all_is_given_up() -> None:
+    at, course = response(500.0, 1.0), Course()
+    for number in range(60):
+        course.window(at(course.live.limit_w)[0], 0.0 if course.live.limited else 100.0 + 0.01 * (number % 2))
+    assert (course.live.failures, course.live.limited) == (MAX_FAILURES, False)
 
 
 def test_limit_is_withdrawn_where_pods_come_and_go_faster_than_windows_end() -> None:

@@ -127,6 +127,15 @@ def test_a_held_job_is_left_alone_at_random_and_its_saving_is_measured():
     assert not job.live.held_out.stopped_paying(HOLDOUT)
 
 
+def test_a_window_that_is_not_measured_costs_a_job_no_evidence():
+    job = Job(HOLDOUT, 0.10).windows(60)
+    before = job.live.held_out.evidence
+    assert before.units > 0
+    job.live = job.live.measured(None, None, POOLED, Goal(1.05), job.now_s, HOLDOUT, "ml/Job/train")
+    assert job.live.limit_w == 700.0
+    assert (job.live.held_out.evidence, job.live.held_out.drawn, job.live.held_out.latest) == (before, None, None)
+
+
 def test_without_a_holdout_no_window_is_drawn():
     job = Job(Holdout(), 0.10).windows(60)
     assert isinstance(job.live.step, Hold)

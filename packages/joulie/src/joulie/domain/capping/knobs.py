@@ -16,7 +16,7 @@ from joulie.domain.capping.choice import Goal, Hold, Reason, Trial, next_step
 from joulie.domain.capping.held_out import NO_HOLDOUT, NOT_HELD_OUT, HeldOut, Holdout
 from joulie.domain.capping.live import MAX_FAILURES, JobGpus, LiveJob, Pace
 from joulie.domain.capping.response import Response
-from joulie.domain.capping.trials import Trials
+from joulie.domain.capping.trials import Trials, natural_w
 
 CLOCK_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 """Maxima of the SM clock that are tried, as shares of the largest."""
@@ -101,7 +101,7 @@ class TunedJob:
         if job.clocks is None or job.clocks.largest_hz != self._largest_hz:
             return seen._without_clock("its clock cannot be locked any more")
         clock = self.clock.observed(_clock_view(power, self.clock.limit_w), now_s)
-        return seen._without_clock(clock.problem) if clock.problem else replace(seen, clock=clock)
+        return seen._without_clock(clock.problem) if clock.failures else replace(seen, clock=clock)
 
     def measured(
         self,
@@ -123,7 +123,7 @@ class TunedJob:
         if clock.problem == Reason.CONTRADICTED:
             seen = replace(self, power=replace(self.power, step=clock.step))
             return seen._without_clock(clock.problem)
-        if clock.problem:
+        if clock.failures:
             return self._without_clock(clock.problem)
         if isinstance(clock.step, Hold) and not self._beats_power(clock.step):
             step = self.power.step
@@ -142,16 +142,12 @@ class TunedJob:
         power, step, baseline_w = self.power, self.power.step, self.job.baseline_w
         if self.spent or self.job.clocks is None or power.problem or power.failures >= MAX_FAILURES:
             return False
-        natural_w = [
-            window.power_w
-            for window in power.trials.windows
-            if window.limit_w == baseline_w and window.progress_per_s is not None
-        ]
-        if not natural_w or step is None:
+        drawn_w = natural_w(power.trials.windows, baseline_w)
+        if drawn_w is None or step is None:
             return False
         smallest_w = min(self.job.limits_w)
-        if smallest_w >= sum(natural_w) / len(natural_w):
-            # A limit there changes nothing: whatever it seems to save is noise, and no reason to try or to hold it.
+        if smallest_w >= drawn_w:
+            # A limit there acts within bursts at most, and what it seems to save may be noise: a clock says more.
             return isinstance(step, Hold) or step.limit_w < baseline_w
         if isinstance(step, Trial):
             return self.start_share is not None and step.limit_w < baseline_w

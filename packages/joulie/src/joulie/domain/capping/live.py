@@ -117,7 +117,8 @@ class LiveJob:
         last_progress: progress in the window before, 1/s.
         repeats: windows in a row before it with the very same progress.
         asked_s: when it was measured last, or its limit was withdrawn, s.
-        failures: windows without progress, and limits that did not come into force.
+        failures: windows under a limit whose progress was not measured or not believed, and limits that did not come
+            into force.
         problem: why the step is not followed; empty where it is.
         held_out: windows at random without the limit that is held.
     """
@@ -213,7 +214,8 @@ class LiveJob:
         knows = any(window.progress_per_s is not None for window in self.trials.windows)
         power_w = _usable(power_w)
         if power_w is None or (progress is None and knows):
-            return seen._withdrawn(self.problem if self._doubted else NO_PROGRESS, now_s)
+            problem = self.problem if self._doubted else NO_PROGRESS
+            return seen._withdrawn(problem, now_s, failed=progress_per_s != 0.0 or not self._has_run)
         window = Window(self.limit_w, power_w, progress, _usable(counted_per_s))
         seen = replace(
             seen, trials=self.trials.measured(window), held_out=self.held_out.measured(window, holdout), since_s=now_s
@@ -227,7 +229,7 @@ class LiveJob:
             seen = replace(seen, trials=Trials(seen.trials.windows[-1:], seen.trials.start_w))
         if self.limited and contradicted(seen.trials.windows, baseline_w, limits_power=known):
             free = Hold(baseline_w, Reason.CONTRADICTED, None, None, 1.0)
-            return replace(seen, step=free)._withdrawn(Reason.CONTRADICTED, now_s)
+            return replace(seen, step=free, held_out=NOT_HELD_OUT)._withdrawn(Reason.CONTRADICTED, now_s)
         if holdout.withdraws and seen.held_out.stopped_paying(holdout):
             last = replace(seen.held_out, drawn=None, expected=None)
             return replace(seen._withdrawn(NOT_PAYING, now_s), failures=MAX_FAILURES, held_out=last)
@@ -252,16 +254,22 @@ class LiveJob:
         failures = self.failures if job.gpus == self.job.gpus else 0
         return replace(LiveJob.found(job, held_w or self.trials.start_w), asked_s=now_s, failures=failures)
 
-    def _withdrawn(self, problem: str, now_s: float) -> LiveJob:
+    @property
+    def _has_run(self) -> bool:
+        """Whether it has made progress under this limit: where it then makes none, it is the job that paused."""
+        windows = self.trials.windows
+        return any(window.limit_w == self.limit_w and window.progress_per_s is not None for window in windows)
+
+    def _withdrawn(self, problem: str, now_s: float, *, failed: bool = True) -> LiveJob:
         """The state at the job's own limit, where no other may be held."""
         return replace(
             self,
             limit_w=self.job.baseline_w,
             since_s=None if self.limited else now_s,
             asked_s=now_s,
-            failures=self.failures + self.limited,
+            failures=self.failures + (self.limited and failed),
             problem=problem,
-            held_out=NOT_HELD_OUT,
+            held_out=replace(self.held_out, drawn=None, latest=None),
         )
 
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from joulie.domain.capping.choice import likely_noise
-from joulie.domain.capping.trials import Window, findings
+from joulie.domain.capping.trials import Window, findings, natural_w
 from joulie.domain.units import FloatArray
 
 TOLERANCE = 0.02
@@ -88,10 +88,9 @@ def changed(windows: Sequence[Window], baseline_w: float) -> bool:
 
 def lowest_w(windows: Sequence[Window], baseline_w: float) -> float:
     """Smallest limit that the claims of a job's windows may lead to, W: 0 where counters vouch for the newest."""
-    power_w = [window.power_w for window in windows if window.limit_w == baseline_w][-RECENT:]
-    if not power_w or windows[-1].counted_per_s is not None:
+    if windows[-1].counted_per_s is not None:
         return 0.0
-    return LOWEST_UNVOUCHED * sum(power_w) / len(power_w)
+    return LOWEST_UNVOUCHED * (natural_w(windows, baseline_w) or 0.0)
 
 
 def _outruns_counters(windows: Sequence[Window], limit_w: float, baseline_w: float) -> bool:

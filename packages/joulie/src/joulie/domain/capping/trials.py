@@ -176,6 +176,12 @@ def findings(windows: Sequence[Window], baseline_w: float) -> Findings:
     return Findings(levels, noise, freedom, bool(known) and bool(odd.get(known[-1].limit_w)), paused)
 
 
+def natural_w(windows: Sequence[Window], baseline_w: float) -> float | None:
+    """What a job draws at its baseline in its present phase, W; None where it made no progress there yet."""
+    level = findings(windows, baseline_w).levels.get(baseline_w)
+    return None if level is None else math.exp(level.log_power)
+
+
 class _Logged(NamedTuple):
     """A window's limit, W, and the logarithms of its progress, 1/s, and power, W."""
 
