@@ -7,14 +7,14 @@ not locked. A cycle without faults and without wishes leaves no lock, whatever c
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
 from joulie.apps.agent.gpu_clocks import GpuClocks
-from joulie.domain.locked_clocks import ANY_GPU, OVERRIDDEN, SmClock
+from joulie.domain.locked_clocks import ANY_GPU, OVERRIDDEN, ClockAction, LockedClock, SmClock
 from joulie.ports.devices import ControlFailedError, ControlRefusedError
 
 GPUS = ("a", "b")
@@ -218,6 +218,19 @@ def test_a_lock_without_effect_is_an_error_and_is_not_tried_again_before_the_dri
     life.take(Step({"a": WISHES_HZ[0]}))
     life.take(Step({"a": WISHES_HZ[0]}))
     assert life.agent.seen["a"].result is ControlOutcome.APPLIED
+
+
+def test_a_lock_without_effect_is_noticed_beside_bursts_that_the_power_limit_slows() -> None:
+    """An H100 names its power limit in every sample of such a job, between the bursts as well."""
+    between = SmClock("a", LARGEST_HZ, LARGEST_HZ, idle=False, at_power_limit=True, slowed=False)
+    burst, wish_hz, known = replace(between, now_hz=1.364e9), WISHES_HZ[0], LockedClock()
+    actions = []
+    for sample in (burst, burst, between, burst, burst, between):
+        known, action = known.looked(sample, wish_hz, may_be_locked=known.asked_hz is not None)
+        actions.append(str(action))
+        known = known.locked(wish_hz, wish_hz) if action is ClockAction.LOCK else known
+    assert actions == ["lock", "nothing", "lock", "nothing", "nothing", "reset"]
+    assert known.problem == OVERRIDDEN
 
 
 def test_a_driver_that_forgot_a_lock_is_told_again() -> None:

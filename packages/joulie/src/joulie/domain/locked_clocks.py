@@ -1,7 +1,8 @@
 """Locked SM clocks: what a GPU is to be told next, and whether its lock acts.
 
 No function tells which lock is in force, and a driver may take one without effect. So a lock counts as applied once the
-clock was read at or below it under load, where it was above it, or held by the power limit, without the lock.
+clock was read at or below it under load, where it was above it, or held by the power limit, without the lock. Under
+load means that a process keeps a context: it holds the largest clock, with work or without.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class LockedClock:
             seen = replace(self, free_hz=_free_hz(sample))
             return seen, ClockAction.LOCK if seen.free_hz > asked_hz else ClockAction.NOTHING
         if asked_hz == self.asked_hz:
-            return seen, ClockAction.LOCK if seen.above else ClockAction.NOTHING
+            return seen, ClockAction.LOCK if seen.above > self.above else ClockAction.NOTHING
         # A lock that the clock does not reach without it cannot be confirmed.
         return seen, ClockAction.LOCK if seen.free_hz > asked_hz else ClockAction.RESET
 
@@ -123,7 +124,7 @@ class LockedClock:
             problem = OVERRIDDEN if above >= MAX_ABOVE else self.problem
             return replace(self, above=above, confirmed=False, problem=problem)
         acts = not (sample.at_power_limit or sample.slowed) and self.free_hz > self.max_hz
-        return replace(self, above=0, confirmed=self.confirmed or acts)
+        return replace(self, above=0, confirmed=True) if acts else self
 
 
 def _free_hz(sample: SmClock) -> float:
