@@ -27,12 +27,13 @@ async def fleet(stage):
     await stage.step()
 
 
-async def confirm(stage, *nodes, result="applied", boot=None):
+async def confirm(stage, *nodes, result="applied", gpu=None, boot=None):
     """Agents confirm the limits in the NodeTwins of some nodes; of all without names."""
     for name in nodes or FLEET:
         twin = await stage.twin(name)
         one = {"backend": "http", "result": result}
-        report = {"cpu": one, "gpu": one, "observedGeneration": twin.metadata.generation}
+        report = {"cpu": one, "gpu": one | ({} if gpu is None else {"result": gpu})}
+        report["observedGeneration"] = twin.metadata.generation
         report |= {} if boot is None else {"bootID": boot}
         body = {"status": {"controlStatus": report}}
         manager = names.AGENT_FIELD_MANAGER
@@ -278,6 +279,32 @@ async def test_nodes_that_report_blocked_are_charged_in_full(stage):
     await confirm(stage, "node-0", result="blocked")
     await look(stage)
     assert await asked_sum_w(stage, FLEET[1:]) <= 24_000.0 - FULL_W
+
+
+@pytest.mark.parametrize("gpu", ["unconfirmed", "blocked", "error"])
+def test_gpus_whose_driver_does_not_answer_are_asked_for_what_they_were_asked_before(tmp_path, gpu):
+    """A driver that is slow, upgraded or restarted may set its limit again at any time: it must not be a higher one."""
+
+    async def body(stage):
+        await fleet(stage)
+        await create(stage, "hall", 22_000.0)
+        await settled(stage)
+        before = (await stage.twin("node-0")).spec.gpu.power_cap
+        assert before.cap_watts_per_gpu < 700.0
+        await confirm(stage, "node-0", gpu=gpu)
+        for leader in ("the same", "a new one"):
+            if leader == "a new one":
+                stage.start()
+                stage.loop._budgets.decide()
+                await stage.step()
+            await look(stage)
+            assert (await stage.twin("node-0")).spec.gpu.power_cap == before, leader
+            assert await asked_sum_w(stage, FLEET[1:]) <= 22_000.0 - 8 * 700.0 - 2 * 320.0 - OTHER_W
+            await confirm(stage, "node-0", gpu=gpu)
+        await settled(stage)
+        assert await enforced(stage, "hall") == ("True", "WorstCaseFits")
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
 
 
 @played(play, mode=Mode.ENFORCE)

@@ -87,5 +87,6 @@ class NodeLimits(NamedTuple):
 
 def _limit_w(device: DeviceLimits, share: float) -> float | None:
     if not device.steerable:
-        return None
+        # It may set what it is asked for at any time: that must be no more than it was asked for before.
+        return device.asked_w if device.asked_w < device.full_w else None
     return max(math.floor(device.min_w + share * (device.full_w - device.min_w) + 1e-9), 1.0)
