@@ -308,6 +308,25 @@ def test_gpus_whose_driver_does_not_answer_are_asked_for_what_they_were_asked_be
 
 
 @played(play, mode=Mode.ENFORCE)
+async def test_a_new_leader_asks_a_node_that_is_not_ready_for_no_more_than_the_one_before(stage):
+    await fleet(stage)
+    await create(stage, "hall", 22_000.0)
+    await settled(stage)
+    before_w = await asked_w(stage, "node-0")
+    assert before_w < FULL_W
+    lost = {"type": "Ready", "status": "Unknown", "lastTransitionTime": rfc3339(stage.now_s)}
+    await stage.client.patch(NODES, "node-0", {"status": {"conditions": [lost]}}, subresource="status")
+    await until(lambda: not stage.view.node("node-0").ready)
+    await look(stage)
+    assert await asked_w(stage, "node-0") == before_w
+    stage.start()
+    stage.loop._budgets.decide()
+    await stage.step()
+    await look(stage)
+    assert await asked_w(stage, "node-0") == before_w
+
+
+@played(play, mode=Mode.ENFORCE)
 async def test_in_observe_mode_nothing_is_limited_and_the_status_says_what_would_be(stage):
     await fleet(stage)
     before = [(await stage.twin(name)).spec for name in FLEET]

@@ -69,6 +69,11 @@ class NodeLimits(NamedTuple):
         """Worst case under the limits that the node is asked to set, W."""
         return self._sum(self.cpu.asked_w, self.gpu.asked_w)
 
+    @property
+    def as_before(self) -> PowerCeiling:
+        """What the node was asked to set. One that does not answer may set it at any time: it must not become more."""
+        return PowerCeiling(_asked_w(self.cpu), _asked_w(self.gpu))
+
     def ceiling(self, limit_w: float) -> PowerCeiling | None:
         """The limits that leave a worst case of at most `limit_w`, W; None where that needs none.
 
@@ -85,8 +90,11 @@ class NodeLimits(NamedTuple):
         return self.other_w + self.cpu.devices * cpu_w + self.gpu.devices * gpu_w
 
 
+def _asked_w(device: DeviceLimits) -> float | None:
+    return device.asked_w if device.asked_w < device.full_w else None
+
+
 def _limit_w(device: DeviceLimits, share: float) -> float | None:
     if not device.steerable:
-        # It may set what it is asked for at any time: that must be no more than it was asked for before.
-        return device.asked_w if device.asked_w < device.full_w else None
+        return _asked_w(device)
     return max(math.floor(device.min_w + share * (device.full_w - device.min_w) + 1e-9), 1.0)

@@ -272,10 +272,12 @@ class PowerBudgets:
         found: dict[str, PowerCeiling | None] = {}
         for index in sorted(covered):
             name, node = nodes.names[index], limits[index]
-            if not nodes.steerable[index] or node is None:
-                found[name] = self._asked.get(name)
-            else:
+            if nodes.steerable[index] and node is not None:
                 found[name] = node.ceiling(float(decision.limit_w[index]))
+            elif name in self._asked or node is None:
+                found[name] = self._asked.get(name)
+            else:  # a leader before this one asked it
+                found[name] = node.as_before
         return found
 
     # ---- reports
