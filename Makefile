@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export GOGC ?= 400
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo control-plane test node gpu autoscalers coverage lint docs reference compiled collected unit property bench browser images version release-check clean
+.PHONY: help setup demo control-plane test node gpu autoscalers coverage lint style types docs reference compiled collected everything unhurried unit property bench browser images version release-check clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -39,12 +39,16 @@ demo: setup ## the whole loop live, on a fake cluster with simulated hardware; a
 control-plane: setup ## kube-apiserver, etcd, scheduler, KWOK, Helm, Prometheus, PostgreSQL: found, else built or fetched once
 	$(BIN)/python -m joulie_lab.control_plane
 
-lint: setup ## format, lint, types, import rules, lock file
+lint: style types ## format, lint, types, import rules, lock file
+
+style: setup
 	$(BIN)/ruff format --check packages tests scripts
 	$(BIN)/ruff check packages tests scripts
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(UV) lock --quiet --check
+
+types: setup
+	$(BIN)/mypy
 
 docs: setup ## build the documentation, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
@@ -71,9 +75,16 @@ property: compiled ## the invariants, on examples that Hypothesis looks for
 collected: setup
 	@$(BIN)/pytest --collect-only -qq > /dev/null || true  # pytest itself says what is wrong
 
-test: setup browser control-plane ## everything that CI runs
-	@$(MAKE) --no-print-directory --output-sync -j 2 compiled lint collected docs
+everything: setup
 	$(BIN)/pytest $(EVERYTHING)
+
+unhurried:
+	@nice -n 19 $(MAKE) --no-print-directory types docs
+
+# Types and pages, more than a minute of a core in a new checkout, are checked while tests of control planes wait.
+test: setup browser control-plane ## everything that CI runs
+	@$(MAKE) --no-print-directory --output-sync -j 2 compiled style collected
+	@$(MAKE) --no-print-directory -j 2 everything unhurried
 
 # NODE_OPTIONS=--if-possible succeeds where the machine cannot run a node.
 node: setup control-plane ## the chart's pods on a real kubelet with a modelled machine; needs root and Debian, minutes
