@@ -405,20 +405,27 @@ class Loop:
 
     def state(self, name: str) -> State | None:
         """The state that a NodeTwin and its node's labels agree on; None while they do not."""
+        told = self._told(name)
+        return told if told and self._is_labelled(name, told) else None
+
+    def _told(self, name: str) -> State | None:
         twin = self.twin(name)
-        if not twin.get("status"):
-            return None
-        told, labels = state_of(twin), self.labels(name)
-        agreed = labels.get(names.POWER_PROFILE_LABEL) == told.profile
-        agreed &= (names.DRAINING_LABEL in labels) == told.draining
-        return told if agreed else None
+        return state_of(twin) if twin.get("status") else None
+
+    def _is_labelled(self, name: str, state: State) -> bool:
+        labels = self.labels(name)
+        return labels.get(names.POWER_PROFILE_LABEL) == state.profile and (
+            (names.DRAINING_LABEL in labels) == state.draining
+        )
 
     def await_state(self, name: str, wanted: State, *, timeout_s: float = PATIENCE_S) -> None:
         """Wait until a node is in a state, and the extender, whose view is up to a tenth of a second old, knows it."""
 
         def reached() -> bool:
-            state = self.state(name)
-            assert state == wanted, f"it is {state}; operators log: {self._log_tails('operator')}"
+            # The labels are asked for last: most of the many looks end at the NodeTwin.
+            told = self._told(name)
+            assert told == wanted, f"its NodeTwin says {told}; operators log: {self._log_tails('operator')}"
+            assert self._is_labelled(name, wanted), f"its labels do not say so: {self.labels(name)}"
             extender = self.programs.get("extender")
             if extender is not None and extender.process.running:
                 seen = {node["node"]: node["class"] for node in extender.get("/debug/scoring")["nodes"]}
