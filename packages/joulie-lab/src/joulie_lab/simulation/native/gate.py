@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from joulie.domain.units import BoolArray
+import numpy as np
+
+from joulie.domain.units import BoolArray, IntArray
 from joulie_lab.simulation.gangs import GangFit, PodKind, by_kind, ease
 from joulie_lab.simulation.native.admission import Admission
 from joulie_lab.simulation.native.capacity import NodeCapacity
@@ -31,6 +34,8 @@ Choose = Callable[[SimPod], int | None]
 class _Held(NamedTuple):
     """A complete gang that waits until it fits."""
 
+    number: int
+    """In the order in which gangs became complete."""
     members: dict[PodKind, list[SimPod]]
     composition: int
     """Equal for gangs with the same number of pods of each kind: if one of them does not fit, none does."""
@@ -64,9 +69,11 @@ class GangGate:
         self._choose = choose
         self._kinds = kinds
         self._incomplete: dict[str, list[SimPod]] = {}
-        self._held: dict[str, _Held] = {}
         self._compositions: dict[object, int] = {}
-        self._new: list[str] = []
+        self._held: dict[int, dict[int, _Held]] = {}
+        self._needs: tuple[IntArray, IntArray, IntArray] | None = None
+        self._new: list[_Held] = []
+        self._completed = 0
         self._count = 0
 
     def __len__(self) -> int:
@@ -85,8 +92,12 @@ class GangGate:
             members = by_kind(self._incomplete.pop(gang), lambda member: member.kind)
             numbers = frozenset((kind, len(pods)) for kind, pods in members.items())
             composition = self._compositions.setdefault(numbers, len(self._compositions))
-            self._held[gang] = _Held(members, composition, self._counted(numbers))
-            self._new.append(gang)
+            held = _Held(self._completed, members, composition, self._counted(numbers))
+            self._completed += 1
+            if composition not in self._held:
+                self._held[composition], self._needs = {}, None
+            self._held[composition][held.number] = held
+            self._new.append(held)
 
     def release(self, *, changed: bool) -> list[Placed]:
         """Place the gangs that fit now: all members of a gang, or none.
@@ -95,17 +106,19 @@ class GangGate:
             changed: whether nodes have more free capacity, or admit more pods, since gangs were tried last; if not,
                 only gangs that became complete since then are tried.
         """
-        tried = list(self._held) if changed else self._new
-        self._new = []
-        if not tried:
+        new, self._new = self._new, []
+        if not (self._held if changed else new):
             return []
+        if self._kinds is not None:
+            self._kinds.recount()
+        # All gangs of a composition fit or none does: only the first of each is tried, then the one after it.
+        heads = self._firsts() if changed else new
+        heapq.heapify(heads)
         found: list[Placed] = []
         fit: GangFit | None = None
         too_large = set[int]()
-        if self._kinds is not None:
-            self._kinds.recount()
-        for gang in tried:
-            held = self._held[gang]
+        while heads:
+            held = heapq.heappop(heads)
             if held.composition in too_large:
                 continue
             order, assigned = self._order(held), None
@@ -116,15 +129,42 @@ class GangGate:
             if order is None:
                 too_large.add(held.composition)
                 continue
-            del self._held[gang]
             self._count -= len(order)
             found += self._place(order, held, assigned)
             fit = None
-            if self._kinds is not None:
-                for row, _ in held.rows:
-                    self._kinds.unwatch(row)
-                self._kinds.recount()
+            self._forget(held)
+            if changed and held.composition in self._held:
+                heapq.heappush(heads, self._first(held.composition))
         return found
+
+    def _firsts(self) -> list[_Held]:
+        """The first gang of each composition that may fit."""
+        if self._kinds is None:
+            return [self._first(one) for one in self._held]
+        if self._needs is None:
+            needs = [
+                (place, row, number) for place, one in enumerate(self._held) for row, number in self._first(one).rows
+            ]
+            owners, rows, numbers = np.array(needs, dtype=np.int64).T
+            self._needs = owners, self._kinds.places(rows.tolist()), numbers
+        owners, places, numbers = self._needs
+        lacking = set(owners[self._kinds.totals[places] < numbers].tolist())
+        return [self._first(one) for place, one in enumerate(self._held) if place not in lacking]
+
+    def _first(self, composition: int) -> _Held:
+        return next(iter(self._held[composition].values()))
+
+    def _forget(self, held: _Held) -> None:
+        """Remove a gang that was placed."""
+        of_composition = self._held[held.composition]
+        del of_composition[held.number]
+        if not of_composition:
+            del self._held[held.composition]
+            self._needs = None
+        if self._kinds is not None:
+            for row, _ in held.rows:
+                self._kinds.unwatch(row)
+            self._kinds.recount()
 
     def _counted(self, numbers: Iterable[tuple[PodKind, int]]) -> tuple[tuple[int, int], ...]:
         if self._kinds is None:

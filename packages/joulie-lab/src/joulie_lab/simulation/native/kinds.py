@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -24,6 +24,7 @@ class KindTable:
         needs: requests and, last, the row of `usable`, see `best_nodes`; shape ``(n_kinds, N_NEEDS)``.
         usable: nodes that rules, class and GPU resource admit now, shape ``(n_groups, n_nodes)``: kinds that differ in
             their requests only share a row. Call `refresh` after classes changed.
+        totals: maximum number of pods of each watched kind that fit, as of the last `recount`, see `places`.
     """
 
     def __init__(self, capacity: NodeCapacity, admission: Admission) -> None:
@@ -38,7 +39,7 @@ class KindTable:
         self._users: dict[int, int] = {}
         self._free: list[int] = []
         self._counts: IntArray = np.zeros((0, n_nodes), dtype=np.int64)
-        self._totals: IntArray = np.zeros(0, dtype=np.int64)
+        self.totals: IntArray = np.zeros(0, dtype=np.int64)
         self._hosts: IntArray = np.zeros(0, dtype=np.int64)
         self._all_nodes: IntArray = np.arange(n_nodes, dtype=np.int64)
 
@@ -76,7 +77,7 @@ class KindTable:
             if not self._free:
                 self._grow_counts()
             place = self._place_of[row] = self._free.pop()
-            self._counts[place], self._totals[place], self._hosts[place] = 0, 0, 0
+            self._counts[place], self.totals[place], self._hosts[place] = 0, 0, 0
             self._recount(self._all_nodes, [row], [place])
         self._users[row] = self._users.get(row, 0) + 1
 
@@ -89,7 +90,11 @@ class KindTable:
 
     def max_pods(self, row: int) -> int:
         """Maximum number of pods of a watched kind that fit, as of the last `recount`."""
-        return int(self._totals[self._place_of[row]])
+        return int(self.totals[self._place_of[row]])
+
+    def places(self, rows: Iterable[int]) -> IntArray:
+        """Places of watched kinds in `totals`, the same for as long as they are watched."""
+        return np.array([self._place_of[row] for row in rows], dtype=np.int64)
 
     def hosts(self, row: int) -> int:
         """Number of nodes that could hold a pod of a watched kind, as of the last `recount`."""
@@ -114,16 +119,16 @@ class KindTable:
             capacity.pods,
             capacity.free_milli,
             self._counts,
-            self._totals,
+            self.totals,
             self._hosts,
         )
 
     def _grow_counts(self) -> None:
-        old = len(self._totals)
+        old = len(self.totals)
         added = max(old, _INITIAL_COUNTED)
         self._counts = np.concatenate([self._counts, np.zeros((added, len(self._all_nodes)), dtype=np.int64)])
-        self._totals, self._hosts = (
-            np.concatenate([one, np.zeros(added, dtype=np.int64)]) for one in (self._totals, self._hosts)
+        self.totals, self._hosts = (
+            np.concatenate([one, np.zeros(added, dtype=np.int64)]) for one in (self.totals, self._hosts)
         )
         self._free += range(old, old + added)
 
