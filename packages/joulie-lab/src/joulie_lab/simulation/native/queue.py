@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -56,9 +56,8 @@ class PendingQueue:
         """
         if not self._fifos:
             return
-        waiting = np.fromiter(self._fifos, np.int64, len(self._fifos)) if changed else None
-        tried = self._new if waiting is None else self._new.union(self._kinds.fitting(waiting, changed).tolist())
-        self._new = set()
+        new, self._new = self._new, set()
+        tried = new.union(self._fitting(self._fifos, changed)) if changed else new
         heads = [self._head(row) for row in tried]
         heapq.heapify(heads)
         while heads:
@@ -71,6 +70,15 @@ class PendingQueue:
                 heapq.heappush(heads, self._head(row))
             else:
                 del self._fifos[row]
+            if heads and changed:
+                # Most heads wanted the capacity that this one took.
+                fitting = new.union(self._fitting([row for *_, row in heads], changed))
+                heads = [head for head in heads if head[-1] in fitting]
+                heapq.heapify(heads)
+
+    def _fitting(self, rows: Collection[int], changed: Sequence[int]) -> list[int]:
+        found: list[int] = self._kinds.fitting(np.fromiter(rows, np.int64, len(rows)), changed).tolist()
+        return found
 
     def _head(self, row: int) -> tuple[int, int, int]:
         pod = self._fifos[row][0]
