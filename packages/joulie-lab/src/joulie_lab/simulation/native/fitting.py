@@ -79,22 +79,23 @@ class EmptyCluster:
     def _problem(self, shape: JobShape, rules: NodeRules) -> str | None:
         # Thousands of nodes are a few sorts of hardware.
         numbers, sorts = self._of_sort(rules), self._example
+        has_resource = self._resource[sorts] == shape.gpu_resource
+        gpus = np.where(has_resource, self._gpus[sorts], 0.0)
+        cores, memory_gib = self._cores[sorts], self._memory_gib[sorts]
+        fitting = (cores >= shape.cores - _ROUNDING) & (memory_gib >= shape.memory_gib - _ROUNDING)
+        hosts = self._hosts[shape, rules] = int(numbers[fitting & (gpus >= shape.gpus)].sum())
+        if hosts:
+            return None
         nodes = numbers > 0
         if not nodes.any():
             return "no node has the labels that its node selector or affinity requires"
-        has_resource = self._resource[sorts] == shape.gpu_resource
         if shape.gpus and not (nodes & has_resource).any():
             return f"no node {'that it may use ' * (not rules.unrestricted)}has {shape.gpu_resource}"
-        gpus = np.where(has_resource, self._gpus[sorts], 0.0)
-        cores, memory_gib = self._cores[sorts], self._memory_gib[sorts]
         requests = (("cores", shape.cores, cores), ("GiB", shape.memory_gib, memory_gib))
         for unit, amount, capacity in (*requests, ("GPUs", float(shape.gpus), gpus)):
             if not (nodes & (capacity >= amount - _ROUNDING)).any():
                 return f"requests {amount:g} {unit}; the largest node that it may use has {capacity[nodes].max():g}"
-        fitting = (cores >= shape.cores - _ROUNDING) & (memory_gib >= shape.memory_gib - _ROUNDING)
-        hosts = int(numbers[fitting & (gpus >= shape.gpus)].sum())
-        self._hosts[shape, rules] = hosts
-        return None if hosts else f"requests {_total([shape])}; no node that it may use has all of it"
+        return f"requests {_total([shape])}; no node that it may use has all of it"
 
     def _of_sort(self, rules: NodeRules) -> IntArray:
         """Number of admitted nodes of each sort of hardware."""
