@@ -100,6 +100,19 @@ def test_priority_goes_before_order_and_what_fits_passes_what_does_not() -> None
     assert run(setup(), [later[2]]).jobs[0].problem == "unknown PriorityClass urgent"
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_all_that_fits_a_freed_node_starts_at_once(compiled: bool) -> None:
+    full = [job("soon", cores=64), *(job(f"full{number}", cores=64, work_s=9000.0) for number in range(3))]
+    single = [job("large", 1.0, cores=50), job("medium", 2.0, cores=20), job("small", 3.0, cores=6)]
+    gangs = [
+        job(f"{gang}{member}", 4.0, cores=2, gang=True, workload_id=gang) for gang in ("g", "h") for member in range(2)
+    ]
+    found = by_id(run(setup(compiled=compiled), [*full, *single, *gangs]))
+    starts = {name: one.start_s for name, one in found.items() if one.submit_s > 0.0}
+    freed = ("large", "small", "g0", "g1", "h0", "h1")
+    assert starts == pytest.approx(dict.fromkeys(freed, 600.0) | {"medium": 1200.0})
+
+
 def test_what_can_never_run_is_told_apart_and_nothing_hangs() -> None:
     gang = [job(f"g{number}", gpus=4, gang=True, workload_id="g") for number in range(3)]
     jobs = [
