@@ -38,7 +38,7 @@ class Cluster:
     """One job with two GPUs, whose agent puts each limit into force at once, and a profile that keeps what is told."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, holdout: Holdout, saving: float) -> None:
-        self.now_s, self.saving = 0.0, saving
+        self.now_s, self.saving, self.working = 0.0, saving, True
         self.rng = np.random.default_rng(2)
         self.events: list[tuple[str, str, str]] = []
         self.written: list[dict[str, Any]] = []
@@ -97,6 +97,8 @@ class Cluster:
         return {KEY: replace(JOB, in_force_w=self.limit_w)}
 
     async def measure(self, _metrics: Any, _window_s: float) -> Any:
+        if not self.working:
+            return lambda _metric, _job: Measured(120.0, 0.0)
         power_w = 600.0 * (1.0 if self.limit_w >= 600.0 else 1.0 - self.saving)
         noise = np.exp(self.rng.normal(0.0, 0.003, 2))
         return lambda _metric, _job: Measured(power_w * noise[0], 10.0 * noise[1])
@@ -157,6 +159,24 @@ def test_the_next_leader_goes_on_with_what_is_known_of_a_job_and_of_all(monkeypa
     assert told.windows < later.windows < told.windows + 45
     assert later.left_out > told.left_out
     assert later.low_pct < 10.0 < later.high_pct
+
+
+def test_a_run_that_has_yet_to_load_its_data_keeps_what_its_workload_has_learned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(monkeypatch, Holdout(), 0.10)
+    cluster.working = False
+    asyncio.run(cluster.windows(5))
+    assert cluster.entry.status.gpu_limit.watts == 700.0
+    cluster.working = True
+    asyncio.run(cluster.windows(40))
+    learned = cluster.entry.status.gpu_limit
+    assert learned.watts < 700.0
+    cluster.leader()
+    cluster.working = False
+    asyncio.run(cluster.windows(5))
+    assert cluster.limit_w == 700.0
+    assert cluster.entry.status.gpu_limit is learned
 
 
 def test_a_withdrawn_limit_stays_withdrawn_from_the_run_and_the_next_run_begins_anew(

@@ -280,7 +280,9 @@ class GpuLimits:
             holdout=published(job),
         )
         stored = self._stored(key.workload)
-        if stored is None or not _alike(limit, stored):
+        # A run without progress so far says nothing against what an earlier one has learned.
+        says_nothing = held.slowdown is None and held.reason is not Reason.CONTRADICTED
+        if stored is None or not (says_nothing or _alike(limit, stored)):
             await self._keep(key.workload, limit)
 
     async def _keep(self, workload: WorkloadKey, limit: HeldGpuLimit) -> None:
