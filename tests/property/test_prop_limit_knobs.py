@@ -227,6 +227,16 @@ def test_a_budget_ends_the_search_for_a_clock_and_it_is_tried_first_afterwards()
     assert (course.tuned.clock_share, course.tuned.limit_w, course.tuned.start_share) == (1.0, 400.0, held)
 
 
+def test_a_budget_that_is_low_for_a_moment_costs_a_clock_no_more_than_its_window() -> None:
+    course = Course(Job(natural_w=180.0))
+    course.run(40)
+    held = course.tuned.clock_share
+    course.look(10.0, ceiling_w=400.0)
+    assert (course.tuned.clock_share, course.tuned.due_s(PACE)) == (held, None)
+    course.look(10.0)
+    assert course.tuned.due_s(PACE) == course.now_s + WINDOW_S
+
+
 jobs = st.builds(Job, st.floats(100.0, 680.0), st.sampled_from((200.0, 400.0, 690.0)), st.floats(0.0, 1.0))
 
 

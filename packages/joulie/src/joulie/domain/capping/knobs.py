@@ -130,7 +130,7 @@ class TunedJob:
             limit_w = self.power.limit_w if step is None else step.limit_w
             power = replace(self.power, limit_w=limit_w, since_s=None, asked_s=now_s)
             return replace(self, power=power, clock=None, start_share=None, spent=True)
-        return replace(self, clock=clock)
+        return replace(self, power=replace(self.power, asked_s=now_s), clock=clock)
 
     @property
     def _largest_hz(self) -> float | None:
