@@ -15,6 +15,7 @@ import sysconfig
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -105,6 +106,7 @@ class Environment:
         """Nothing of the environment that the tests run in."""
         return {"PATH": os.environ["PATH"], "HOME": str(self.folder), **variables}
 
+    @cached_property
     def commands(self) -> list[set[str]]:
         """The commands of `joulie` and of `kubectl-joulie`."""
         walked = self.run("python", "-c", WALK)
@@ -179,7 +181,7 @@ def alone(install: Install, wheels: Path) -> Environment:
 
 
 def test_the_commands_are_the_products(alone: Environment) -> None:
-    commands, plugin = alone.commands()
+    commands, plugin = alone.commands
     assert commands == PRODUCT
     assert {"status", "top pods", "energy", "explain pod"} <= plugin
     offered = alone.run("joulie", "--help").stdout
@@ -187,7 +189,7 @@ def test_the_commands_are_the_products(alone: Environment) -> None:
 
 
 def test_every_command_has_its_help(alone: Environment) -> None:
-    asked = alone.run("python", "-c", HELP, json.dumps([sorted(paths) for paths in alone.commands()]))
+    asked = alone.run("python", "-c", HELP, json.dumps([sorted(paths) for paths in alone.commands]))
     assert (asked.returncode, asked.stderr) == (0, "")
     assert not [words for words, code, text in json.loads(asked.stdout) if code or not text.startswith("Usage: ")]
 
@@ -324,7 +326,7 @@ def test_the_product_brings_nothing_of_the_laboratory(wheels: Path) -> None:
 
 def test_old_extras_bring_the_laboratory(install: Install, wheels: Path) -> None:
     both = install(f"joulie[simulate,control-plane] @ {wheel(wheels, 'joulie').as_uri()}")
-    commands, _ = both.commands()
+    commands, _ = both.commands
     assert commands >= PRODUCT | LABORATORY
     ended = both.run("joulie", "scenario", "list")
     assert ended.returncode == 0, ended.stderr
