@@ -1,12 +1,14 @@
 """Whatever the grid, its sources and the controller's replicas do, nobody is held past the latest start."""
 
 import math
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulie.adapters.kubernetes.cache import Key
+from joulie.apps.grid import pending
 from joulie.apps.grid.pending import Deferral, PendingPod, PendingQueue
 from joulie.domain.grid.deferral import Conditions, FinishBy, Waiting
 from joulie.domain.grid.release import Limits
@@ -108,6 +110,7 @@ class Life:
             self.pending.zone_changed(where)
 
 
+@patch.object(pending, "UNKNOWN_ZONE_RETRY_S", 600.0)  # zones are silent for hours, not seconds
 @settings(max_examples=40)
 @given(
     st.lists(pods, min_size=1, max_size=12),
