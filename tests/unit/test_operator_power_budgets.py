@@ -27,7 +27,7 @@ async def fleet(stage):
     await stage.step()
 
 
-async def confirm(stage, *nodes, result="applied", gpu=None, boot=None):
+async def confirm(stage, *nodes, result="applied", gpu=None, boot=None, own_w=None):
     """Agents confirm the limits in the NodeTwins of some nodes; of all without names."""
     for name in nodes or FLEET:
         twin = await stage.twin(name)
@@ -35,6 +35,7 @@ async def confirm(stage, *nodes, result="applied", gpu=None, boot=None):
         report = {"cpu": one, "gpu": one | ({} if gpu is None else {"result": gpu})}
         report["observedGeneration"] = twin.metadata.generation
         report |= {} if boot is None else {"bootID": boot}
+        report |= {} if own_w is None else {"gpus": [{"id": "GPU-0", "originalWatts": own_w}]}
         body = {"status": {"controlStatus": report}}
         manager = names.AGENT_FIELD_MANAGER
         await stage.client.apply(NODE_TWINS, names.object_name(name), body, field_manager=manager, subresource="status")
@@ -268,6 +269,26 @@ def test_a_report_from_before_a_power_cut_confirms_nothing(tmp_path):
         assert (await budget(stage, "hall")).status.worst_case_watts < 22_000.0 - 1_000.0
 
     play(body, tmp_path, mode=Mode.ENFORCE)
+
+
+@played(play, mode=Mode.ENFORCE)
+async def test_gpus_count_with_the_limit_that_their_administrator_raised_above_the_default(stage):
+    """A cap is lifted to what was found before it, not to the default: 600 W of an RTX 4090, whose default is 450."""
+    labels = {names.HW_GPU_MODEL_LABEL: "NVIDIA-GeForce-RTX-4090", names.HW_GPU_COUNT_LABEL: "8"}
+    await stage.add_node("node-0", **labels)
+    await stage.step()
+    await confirm(stage, "node-0", own_w=600.0)
+    await stage.step()
+    full_w = 2 * 360.0 + 8 * 600.0 + 0.2 * (2 * 360.0 + 8 * 450.0)
+    await create(stage, "hall", full_w - 1.0)
+    await look(stage)
+    assert (await budget(stage, "hall")).status.worst_case_watts == pytest.approx(full_w)
+    for _ in range(3):
+        await confirm(stage, "node-0", own_w=600.0)
+        await look(stage)
+    cap = (await stage.twin("node-0")).spec.gpu.power_cap
+    assert 450.0 < cap.cap_watts_per_gpu < 600.0, "a watt less than all, which its default keeps by far"
+    assert await enforced(stage, "hall") == ("True", "WorstCaseFits")
 
 
 @played(play, mode=Mode.ENFORCE)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from joulie.domain.capping.node_limits import PowerCeiling
 from joulie.domain.hardware import CapRange
 from joulie.domain.hardware.resolve import ResolvedHardware
-from joulie.domain.policy import Cap, Profile, ProfileCaps
+from joulie.domain.policy import NO_CAP, Cap, Profile, ProfileCaps
 
 CapsByProfile = Mapping[Profile, ProfileCaps]
 
@@ -114,14 +114,15 @@ def under(caps: NodeCaps, ceiling: PowerCeiling | None, hardware: ResolvedHardwa
 def _lowered(
     cap: Cap | None, percent: float, ceiling_w: float | None, limits: CapRange | None
 ) -> tuple[Cap | None, float]:
-    if ceiling_w is None or limits is None or (cap is not None and cap.for_device(limits) <= limits.clamped(ceiling_w)):
+    if ceiling_w is None or limits is None:
+        return cap, percent
+    if cap is not None and cap != NO_CAP and cap.for_device(limits) <= limits.clamped(ceiling_w):
         return cap, percent
     lower = Cap(watts=ceiling_w)
     return lower, min(percent, _in_force_percent(lower, limits))
 
 
 UNCAPPED = NodeCaps(None, None, 100.0, 100.0)
-_UNCAPPED = Cap()
 
 
 class CapTable:
@@ -167,13 +168,13 @@ class CapTable:
         cpu: Cap | None = None,
         gpu: Cap | None = None,
     ) -> NodeCaps:
-        cpu_cap = cpu or asked.cpu or usual.cpu or _UNCAPPED
+        cpu_cap = cpu or asked.cpu or usual.cpu or NO_CAP
         cpu_percent = _in_force_percent(cpu_cap, hardware.cpu.cap_range)
         if hardware.gpu is None:
             return NodeCaps(cpu_cap, None, cpu_percent, 100.0)
         limits = hardware.gpu.cap_range
         names = (hardware.gpu.raw, hardware.gpu.model)
-        gpu_cap = gpu or asked.gpu_cap(*names) or usual.gpu_cap(*names) or _UNCAPPED
+        gpu_cap = gpu or asked.gpu_cap(*names) or usual.gpu_cap(*names) or NO_CAP
         if self._absolute_gpu_caps and limits is not None:
             gpu_cap = Cap(gpu_cap.percent, gpu_cap.for_device(limits))
         return NodeCaps(cpu_cap, gpu_cap, cpu_percent, _in_force_percent(gpu_cap, limits))

@@ -268,6 +268,10 @@ class Cap:
         return limits.from_percent(self.percent)
 
 
+NO_CAP = Cap()
+"""Lifts a cap: a device has the limit that was found before, which may be above its base."""
+
+
 @dataclass(frozen=True)
 class ProfileCaps:
     """The caps of one profile.

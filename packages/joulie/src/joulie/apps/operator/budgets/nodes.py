@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult, NodeTwin
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult, ControlStatus, NodeTwin
 from joulie.apps.operator.budgets.other_watts import WHOLE_NODE, OtherWatts
 from joulie.apps.operator.facts import asked_caps, other_boot, reported_caps
 from joulie.apps.operator.observe import ClusterView
@@ -19,7 +19,7 @@ from joulie.domain.control import ControlledNode
 from joulie.domain.control_caps import ReportedCap
 from joulie.domain.control_power import PowerChoice, SourceReadings
 from joulie.domain.hardware import CapRange
-from joulie.domain.policy import Cap
+from joulie.domain.policy import NO_CAP, Cap
 from joulie.domain.units import FloatArray
 
 UNKNOWN_NODE_W = 1500.0
@@ -159,7 +159,7 @@ class LimitsOfNodes:
             NO_DEVICES
             if gpu is None
             else _device(
-                gpu.count, gpu.cap_range, gpu_w, None if control is None else control.gpu,
+                gpu.count, _own_range(gpu.cap_range, control), gpu_w, None if control is None else control.gpu,
                 gpu_set_w, gpu_asked_w,
             ),
         )  # fmt: skip
@@ -214,7 +214,15 @@ def _written(node: ControlledNode, twin: NodeTwin) -> tuple[float, float]:
 
 
 def _cap_w(cap: Cap | None, limits: CapRange | None) -> float:
-    return _NO_LIMIT_W if cap is None or limits is None else cap.for_device(limits)
+    return _NO_LIMIT_W if cap is None or cap == NO_CAP or limits is None else cap.for_device(limits)
+
+
+def _own_range(limits: CapRange | None, control: ControlStatus | None) -> CapRange | None:
+    """The range of one GPU's limit, up to the one that it has without a cap: an administrator may have raised it."""
+    own_w = max((one.original_watts or one.limit_watts or 0.0 for one in control.gpus), default=0.0) if control else 0.0
+    if limits is None or own_w <= limits.base_w:
+        return limits
+    return CapRange(limits.min_w, max(limits.max_w, own_w), own_w)
 
 
 def _confirmed_w(reported: ReportedCap, limits: CapRange | None) -> float:
