@@ -238,6 +238,22 @@ async def test_a_node_that_does_not_answer_counts_with_its_worst_case(stage):
     assert await asked_sum_w(stage) <= 24_000.0
 
 
+@played(play, mode=Mode.ENFORCE)
+async def test_a_node_that_does_not_answer_gets_no_more_time_when_its_limit_changes(stage):
+    await fleet(stage)
+    await create(stage, "hall", 24_900.0)
+    *others, silent = FLEET
+    asked = []
+    for number in range(10):  # 20 s: beyond the response time
+        await look(stage)
+        await confirm(stage, *others)
+        await change(stage, "hall", watts=24_800.0 - 120.0 * number)
+        asked.append(await asked_w(stage, silent))
+    await look(stage)
+    assert len(set(asked)) > 5
+    assert await asked_sum_w(stage, others) <= 23_720.0 - FULL_W
+
+
 def test_a_report_from_before_a_power_cut_confirms_nothing(tmp_path):
     """Its limits went with the power; until its agent runs again, the node counts with its worst case."""
 

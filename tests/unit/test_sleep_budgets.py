@@ -73,6 +73,7 @@ def test_a_node_wakes_once_the_others_have_confirmed_to_give(tmp_path):
     async def body(stage, site):
         await later(stage, site, times=3)
         assert await budgets(stage) == FULL_W + STANDBY_W
+        await confirm(stage)
         await add_pod(stage, "large", cpu="32")
         await later(stage, site, times=2)
         assert await messages(stage) == {"n2 wakes for it once power budgets have room": 1}

@@ -36,8 +36,9 @@ class _Confirmed:
     Attributes:
         uid: UID of the NodeTwin.
         generation: its newest generation.
-        since_s: when that generation was first seen, s since the epoch.
         pending: whether the agent has yet to report about it.
+        since_s: since when it has, or when it last reported about an older one, s since the epoch.
+        reported: generation of its last report.
         cpu_w: limit in force of one package, W; infinite for none.
         gpu_w: the same of one GPU.
         asked_cpu_w: highest limit that was asked for since, W: its agent may have set it and not said so.
@@ -48,6 +49,7 @@ class _Confirmed:
     generation: int
     since_s: float
     pending: bool = True
+    reported: int | None = None
     cpu_w: float = _NO_LIMIT_W
     gpu_w: float = _NO_LIMIT_W
     asked_cpu_w: float = 0.0
@@ -171,24 +173,26 @@ class LimitsOfNodes:
         known = self._confirmed.get(node.name)
         if known is None or known.uid != uid:
             known = self._confirmed[node.name] = _Confirmed(uid, generation, now_s)
-        if known.generation != generation:
-            known.generation, known.since_s, known.pending = generation, now_s, True
         control = twin.status.control_status
+        reported = None if control is None else control.observed_generation
+        # An agent that is silent gets no more time with each new limit; one that reports does.
+        if (known.generation != generation and not known.pending) or reported not in (None, known.reported):
+            known.since_s = now_s
+        known.pending |= known.generation != generation
+        known.generation, known.reported = generation, reported
         facts = self._view.node(node.name)
         # The agent has stopped, or reported before a boot that has reset the limits.
-        lost = control is not None and (
-            control.observed_generation is None or other_boot(control, "" if facts is None else facts.boot_id)
-        )
+        lost = control is not None and (reported is None or other_boot(control, "" if facts is None else facts.boot_id))
         if node.not_ready_since_s is not None or lost:
             if not known.pending:
                 known.pending, known.since_s = True, now_s
             known.cpu_w = known.gpu_w = _NO_LIMIT_W
-        elif control is not None and control.observed_generation == generation:
-            reported = reported_caps(twin)
+        elif reported == generation:
+            caps = reported_caps(twin)
             gpu = node.hardware.gpu
             known.pending = False
-            known.cpu_w = _confirmed_w(reported.cpu, node.hardware.cpu.cap_range)
-            known.gpu_w = _confirmed_w(reported.gpu, None if gpu is None else gpu.cap_range)
+            known.cpu_w = _confirmed_w(caps.cpu, node.hardware.cpu.cap_range)
+            known.gpu_w = _confirmed_w(caps.gpu, None if gpu is None else gpu.cap_range)
         return known
 
 
