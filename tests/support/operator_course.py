@@ -8,6 +8,7 @@ checked after each step, by what the machines do, not by what the operator belie
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -25,10 +26,11 @@ from joulie.domain.capping.trip import EARLIEST
 from joulie.domain.hardware import CapRange
 from joulie.domain.mode import Mode
 from joulie.domain.policy import PolicySettings
+from joulie.ports.power_switch import PowerState
 from joulie.program.leadership import NotLeadingError
 from joulie_lab.fakes.kubernetes.api import Writer
 from support.operator_stage import Stage, staged, until
-from support.power_switches import ON, Site
+from support.power_switches import OFF, ON, FakeMachine, Site
 
 STEP_S, RESPONSE_S = 2.0, 15.0
 CONFIRM_S = 4 * STEP_S
@@ -40,6 +42,7 @@ CYCLE_STEPS = 30
 FAULTS = (
     "agents killed", "operator killed", "API away", "two leaders", "clock jumps", "lowered", "power cut",
     "late", "lost", "stuck", "lying", "demand", "pods", "pods wait", "does not wake", "job ends",
+    "lease lost", "wakes twice", "dies asleep",
 )  # fmt: skip
 READINGS = ("late", "lost", "stuck", "lying")
 CPUS, GPUS = 2, 8
@@ -119,6 +122,11 @@ class Machine:
         self.on, self.set_generation, self.confirmed = False, None, None
         self.cpu_w, self.gpu_w = CPU_W.base_w, GPU_W.base_w
 
+    def could_w(self, twin):
+        """Worst case under what is set, and what may be set at any time, W."""
+        limits_w = self.cpu_w, self.gpu_w
+        return self._sum_w(*(limits_w if twin is None else map(max, limits_w, self.asked(twin))))
+
     def asked(self, twin):
         """Limits of one package and one GPU that a NodeTwin asks for, W; a GPU's own holds where it is lower."""
         cpu_w, gpu_w = (
@@ -126,6 +134,18 @@ class Machine:
             for cap, limits in zip(asked_caps(twin), (CPU_W, GPU_W), strict=True)
         )
         return cpu_w, min((gpu_w, *(one.watts for one in twin.spec.gpu_limits)))
+
+
+@dataclass
+class SlowSwitch(FakeMachine):
+    """A machine whose BMC is slow to answer: meanwhile something happens, perhaps."""
+
+    meanwhile: Callable[[PowerState], None] = lambda _: None
+
+    async def state(self):
+        power = await super().state()
+        self.meanwhile(power)
+        return power
 
 
 @dataclass
@@ -156,8 +176,8 @@ class Course:
         """Whether no policy caps nodes."""
         self.budgets: dict[str, float] = {}
         self.over_s: Counter[str] = Counter()
-        self.fitted: dict[str, float] = {}
-        """Limits of the budgets that were said to fit in the step before, and did, W."""
+        self.could_w: dict[str, float] = {}
+        """What nodes under each budget could draw after the step before, W."""
         self.now_s, self.jump_s, self.steps = stage.now_s, 0.0, 0
         self.away = self.headless = False
         self.readings = "true"
@@ -169,7 +189,8 @@ class Course:
         self.unsettled = 0
         """Step until which what two leaders asked for may be in force."""
         self.pods: dict[str, str] = {}
-        self.site = Site(*SLEEPERS)
+        self.site = Site()
+        self.site.machines = {name: SlowSwitch() for name in SLEEPERS}
         self.volumes = stage.loop._sleep._volumes
         self.work: list[str] = []
         self.waiting: dict[str, tuple[str, int]] = {}
@@ -347,6 +368,7 @@ class Course:
         if not self.headless:
             await self._operate()
         await self._caught_up()
+        self._check_raises()
         bad = self.readings in ("late", "lost", "stuck")
         self.unread_s = self.unread_s + STEP_S if bad and not (self.headless or self.away) else 0.0
         if not (self.headless or self.away):
@@ -419,7 +441,8 @@ class Course:
         """By what the machines draw."""
         for name, limit_w in self.budgets.items():
             covered = self.covered(name)
-            least_w = sum(one.floor_w if one.agent else one.worst_w for one in covered)
+            # While it boots a machine takes no limits.
+            least_w = sum(one.floor_w if one.agent and not one.boots else one.worst_w for one in covered)
             drawn_w = sum(one.drawn_w for one in covered)
             if name == "feed":
                 self._check_breaker(drawn_w)
@@ -432,34 +455,32 @@ class Course:
             allowed_s = RESPONSE_S + (RESPONSE_S + CONFIRM_S if silent else 0.0)
             if self.over_s[name] > allowed_s:
                 self._broken(f"{name} over by {drawn_w - limit_w:.0f} W for {self.over_s[name]:.0f} s")
-        self._check_worst_case()
         for twin in self.stage.view.twins.values():
             for cap, limits in zip(asked_caps(twin), (CPU_W, GPU_W), strict=True):
                 if cap is not None and cap.watts is not None and cap.watts < limits.min_w:
                     self._broken(f"{twin.spec.node_name} is asked for {cap.watts:.0f} W")
 
-    def _check_worst_case(self):
-        """What is said to fit goes on to: power is raised, and nodes wake, only into room that others gave before."""
-        fitted = {}
-        status = {key.name: one.status for key, one in self.stage.view.power_budgets.items()}
+    def _check_raises(self):
+        """Power is raised, and nodes wake, only into room that others gave before: by what is set, and what is written.
+
+        Behind a breaker the worst case may be raised beyond the limit; two leaders raise into the same room. Where it
+        is too much already, policies may still raise to ceilings.
+        """
+        before_w, self.could_w = self.could_w, {}
+        if self.old_loop is not None or self.steps < self.unsettled:
+            return
         for name, limit_w in self.budgets.items():
-            # Behind a breaker it need not; two leaders raise into the same room.
-            if name == "feed" or self.old_loop is not None or self.steps < self.unsettled:
-                continue
-            # A node that has lost its power may be back at any time, without its limits.
-            worst_w = sum(
-                one.worst_w if one.on or one.name in SLEEPERS else replace(one, on=True).full_w
+            could_w = sum(
+                replace(one, on=one.on or not self._is_off(one)).could_w(self.stage.view.twin_of(one.name))
                 for one in self.covered(name)
             )
-            told = any(one.reason == "WorstCaseFits" for one in status[name].conditions)
-            if worst_w <= limit_w + EPS_W:
-                if told and abs(status[name].limit_watts - limit_w) <= EPS_W:
-                    fitted[name] = limit_w
-            elif self.fitted.get(name) == limit_w:
-                self._broken(
-                    f"{name} fitted in the step before, and nodes could draw {worst_w - limit_w:.0f} W more now"
-                )
-        self.fitted = fitted
+            if name != "feed" and before_w.get(name, could_w) <= limit_w < could_w - EPS_W:
+                self._broken(f"{name} of {limit_w:.0f} W is raised: from {before_w[name]:.0f} to {could_w:.0f} W")
+            self.could_w[name] = could_w
+
+    def _is_off(self, one):
+        """Whether its switch is off; what has lost its power otherwise may be back at any time, without its limits."""
+        return one.name in SLEEPERS and self.site.machines[one.name].power is OFF
 
     def _check_breaker(self, drawn_w):
         if self.headless or self.away:
@@ -541,11 +562,42 @@ class Course:
         await self.step()
         self._kill_after(0)
         await self._add_waiting()
+        await self._without_leader(steps)
+
+    async def _lease_lost(self, _kind, steps):
+        """While a switch is read, of a node that is to be switched next."""
+        calls = []
+
+        def lose(name, power):
+            mark = next(one for one in self._stored(NODES) if one["metadata"]["name"] == name)
+            wants = mark["metadata"].get("annotations", {}).get(names.SLEEP_STATE_ANNOTATION, "").partition(" ")[0]
+            if (wants, power) in (("waking", OFF), ("asleep", ON)) and self.stage.leading:
+                self.stage.leading = False
+                calls.extend(self._switch_calls())
+
+        for name, machine in self.site.machines.items():
+            machine.meanwhile = partial(lose, name)
+        await self._pods_wait("", 0)
+        for _ in range(TOLD_STEPS):
+            if self.stage.leading:
+                await self.step()
+        for machine in self.site.machines.values():
+            machine.meanwhile = lambda _: None
+        if self.stage.leading:
+            return
+        if self._switch_calls() != calls:
+            self._broken("power is switched without the lease")
+        await self._without_leader(steps)
+
+    async def _without_leader(self, steps):
         await self._operate_without_lease()
         self.headless = True
         await self._steps(steps)
         self.headless, self.stage.leading = False, True
         await self._lead()
+
+    def _switch_calls(self):
+        return [list(machine.calls) for machine in self.site.machines.values()]
 
     def _kill_after(self, writes):
         stage = self.stage
@@ -567,6 +619,8 @@ class Course:
         self.stage.loop._budgets.begin()
         await self.stage.loop.step()
         await self._sleep()
+        await self._caught_up()
+        self._check_raises()
         self._heard()
 
     def _heard(self):
@@ -629,7 +683,7 @@ class Course:
         """A node loses its power, and with it its limits."""
         one = self._one([one for one in self.machines.values() if one.name not in SLEEPERS])
         one.cut()
-        self.fitted.clear()
+        self.could_w.clear()
         await self._steps(12 + steps)
         one.start()
 
@@ -705,6 +759,24 @@ class Course:
         machine.wakes = False
         await self._steps(steps)
         machine.wakes = True
+
+    async def _wakes_twice(self, _kind, steps):
+        """A node that wakes starts anew before its agent does."""
+        await self._add_waiting()
+        for _ in range(TOLD_STEPS):
+            booting = [one for name in SLEEPERS if (one := self.machines[name]).boots]
+            if booting:
+                self._one(booting).start()
+                break
+            await self.step()
+        await self._steps(steps)
+
+    async def _dies_asleep(self, _kind, steps):
+        """Neither the machine nor its BMC hears anything until it is repaired, while a pod waits for it perhaps."""
+        machine = self.site.machines[self._one(SLEEPERS)]
+        machine.answers = machine.wakes = False
+        await self._pods_wait("", 2 * LOOK_STEPS + steps)
+        machine.answers = machine.wakes = True
 
     # ---- the end
 
