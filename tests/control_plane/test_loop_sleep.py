@@ -53,12 +53,17 @@ def await_states(loop: Loop, **wanted: str) -> None:
     wait_for(reached, PATIENCE_S, f"nodes are {wanted}")
 
 
+def events_about(loop: Loop, name: str) -> list[tuple[str, str]]:
+    """Reason and message of the events about an object."""
+    events = loop.get(f"/api/v1/events?fieldSelector=involvedObject.name={name}")["items"]
+    return [(one["reason"], one["message"]) for one in events]
+
+
 def await_event(loop: Loop, about: str, reason: str, message: str, *perhaps: str) -> None:
     """Wait for the event of a reason about a pod, and accept some others: events are written beside the loop."""
 
     def told() -> bool:
-        events = loop.get(f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={about}")["items"]
-        found = [one["message"] for one in events if one["reason"] == reason]
+        found = [message for why, message in events_about(loop, about) if why == reason]
         assert {message} <= set(found) <= {message, *perhaps}, found
         return True
 
@@ -179,6 +184,34 @@ def test_a_node_with_a_power_switch_is_off_while_it_sleeps_and_boots_for_a_pod(s
     assert loop.refused() == []
 
 
+def test_a_node_that_dies_asleep_is_given_up_and_another_one_wakes(switched: Loop, tmp_path: Path) -> None:
+    """That one starts twice; and the first is open to pods again once it was repaired, although nobody woke it."""
+    loop = switched
+    add_busy_node(loop, "n5")
+    loop.plane.create_nodes(node(name, CPU_ONLY, annotations=ANNOTATION) for name in ("n6", "n7"))
+    switches = PowerSwitches(loop.plane, ["n5", "n6", "n7"], boot_s=1.0)
+    with switches.serving():
+        start_with_switches(loop, "giving-up", switches, tmp_path, SLEEP_WAKE_TIMEOUT="3s")
+        dead, other = switches.machines["n6"], switches.machines["n7"]
+        wait_for(lambda: not (dead.is_on or other.is_on), PATIENCE_S, "n6 and n7 are switched off")
+        dead.dead = True
+        loop.create(pod("huge", requests={"cpu": "200"}))
+        wait_for(lambda: other.is_on, PATIENCE_S, "n7 is switched on in its place")
+        switches.reset("n7", "ForceOff")
+        switches.reset("n7", "On")
+        assert loop.await_placed("huge") == "n7"
+        await_states(loop, n5="", n6="failed", n7="")
+        assert other.boots == 3
+        await_node_event(loop, "n6", "DoesNotWake", "not ready")
+        told = ("n6 is being woken for it", "n6 is waking", "n7 is waking")
+        await_event(loop, "huge", "WaitsForNode", "n7 is being woken for it", *told)
+
+        dead.dead = False
+        switches.reset("n6", "On")
+        await_node_event(loop, "n6", "Opened", "ready after it was given up")
+    assert loop.refused() == []
+
+
 def test_a_node_with_few_pods_is_emptied_once_their_disruption_budget_lets_them_go(
     switched: Loop, tmp_path: Path
 ) -> None:
@@ -247,8 +280,7 @@ def await_node_event(loop: Loop, name: str, reason: str, message: str) -> None:
     """Wait for an event about a node whose message begins so."""
 
     def told() -> bool:
-        events = loop.get(f"/api/v1/events?fieldSelector=involvedObject.name={name}")["items"]
-        found = [(one["reason"], one["message"]) for one in events]
+        found = events_about(loop, name)
         assert any(why == reason and said.startswith(message) for why, said in found), found
         return True
 

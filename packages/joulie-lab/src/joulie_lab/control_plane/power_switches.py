@@ -29,10 +29,12 @@ class SwitchedNode:
     Attributes:
         switched: when its power was switched, s since the epoch, and whether on.
         boots: how often it has booted.
+        dead: whether it no longer goes on; its BMC accepts what it is told.
     """
 
     switched: list[tuple[float, bool]] = field(default_factory=lambda: [(time.time(), True)])
     boots: int = 1
+    dead: bool = False
 
     @property
     def is_on(self) -> bool:
@@ -100,7 +102,7 @@ class PowerSwitches:
         on = kind == "On"
         with self._lock:
             machine = self.machines[name]
-            if machine.is_on == on:
+            if machine.is_on == on or (on and machine.dead):
                 return
             machine.switched.append((time.time(), on))
             if on:
