@@ -24,6 +24,7 @@ from joulie_lab.control_plane.programs import simulated_devices
 TWINS = "/apis/joulie.io/v1alpha1/nodetwins"
 HARDWARES = "/apis/joulie.io/v1alpha1/nodehardwares"
 OVERRIDES = "/apis/joulie.io/v1alpha1/nodepowerprofiles"
+BUDGETS, BUDGET = "/apis/joulie.io/v1alpha1/powerbudgets", "hall"
 PODS = "/api/v1/namespaces/default/pods"
 NODES = "/api/v1/nodes"
 MERGE = "application/merge-patch+json"
@@ -436,18 +437,40 @@ class Loop:
 
     def override(self, name: str, profile: str, **spec: Any) -> None:
         """Pin a node's profile, as an administrator may."""
-        body = {
-            "apiVersion": "joulie.io/v1alpha1",
-            "kind": "NodePowerProfile",
-            "metadata": {"name": f"pin-{name}", "labels": {names.OVERRIDE_LABEL: "true"}},
-            "spec": {"nodeName": name, "profile": profile, **spec},
-        }
+        self._apply(
+            OVERRIDES,
+            "NodePowerProfile",
+            {"name": f"pin-{name}", "labels": {names.OVERRIDE_LABEL: "true"}},
+            {"nodeName": name, "profile": profile, **spec},
+        )
+
+    def _apply(self, path: str, kind: str, metadata: Json, spec: Json) -> None:
+        """Create or replace what an administrator says in an object of Joulie's."""
         self.plane.request(
             "PATCH",
-            f"{OVERRIDES}/pin-{name}?fieldManager=administrator&force=true",
-            body,
+            f"{path}/{metadata['name']}?fieldManager=administrator&force=true",
+            {"apiVersion": "joulie.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec},
             content_type="application/apply-patch+yaml",
         )
+
+    def set_budget(self, watts: float, **spec: Any) -> None:
+        """Set the PowerBudget of this test."""
+        self._apply(BUDGETS, "PowerBudget", {"name": BUDGET}, {"watts": watts, **spec})
+
+    def await_budget(self, watts: float, reason: str = "WorstCaseFits") -> Json:
+        """Wait until the PowerBudget says for a reason whether a limit is kept; its status."""
+
+        def told() -> Json:
+            status = self.get(f"{BUDGETS}/{BUDGET}").get("status", {})
+            kept = {one["type"]: one["reason"] for one in status.get("conditions", ())}.get("Enforced")
+            assert (kept, status.get("limitWatts")) == (reason, round(watts, 1)), status
+            return dict(status)
+
+        return wait_for(told, PATIENCE_S, f"the budget of {watts:.0f} W says {reason}")
+
+    def lift_budget(self) -> None:
+        """Delete it."""
+        self.delete(f"{BUDGETS}/{BUDGET}")
 
     def lift_overrides(self) -> None:
         """Unpin all nodes."""
