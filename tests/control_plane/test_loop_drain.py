@@ -328,9 +328,16 @@ def test_the_leader_dies_and_the_other_replica_goes_on_without_a_flap_or_a_doubl
 def test_a_leader_that_was_frozen_writes_nothing_when_it_wakes_up_deposed(loop: Loop, history: History) -> None:
     first, second = loop.programs["operator"], loop.start_operator("operator-b", **POLICY)
     loop.await_leader("operator")
+    drain_0 = {"kubernetes.io/hostname": "drain-0"}
+    loop.set_budget(2000.0, nodeSelector=drain_0)
+    loop.await_budget(2000.0)
+    loop.set_budget(1900.0, nodeSelector=drain_0)
     first.process.pause()
     loop.await_leader("operator-b")
+    loop.await_budget(1900.0)
     # While it sleeps the world changes: to undo that is what it must not do.
+    loop.set_budget(1800.0, nodeSelector=drain_0)
+    loop.await_budget(1800.0)
     loop.override("drain-3", "performance")
     loop.await_state("drain-3", ACTIVE)
     before, said = len(loop.writes(first)), len(first.log())
@@ -341,6 +348,8 @@ def test_a_leader_that_was_frozen_writes_nothing_when_it_wakes_up_deposed(loop: 
     loop.await_state("drain-2", ACTIVE)
     assert loop.leader() == "operator-b"
     assert len(loop.writes(first)) == before
+    loop.await_budget(1800.0)
+    loop.lift_budget()
     written = Counter(writes_of_state(loop, second, "drain-2"))
     assert written["patch nodetwins/drain-2"] == 1
     # Its labels; and, once the agent has confirmed the restore, the label that a restore is pending.
@@ -349,6 +358,7 @@ def test_a_leader_that_was_frozen_writes_nothing_when_it_wakes_up_deposed(loop: 
     second.process.stop()
     loop.await_leader("operator")
     assert loop.state("drain-3") == ACTIVE
+    await_caps(loop, "drain-0", FULL_POWER_W)
 
 
 def test_every_write_was_granted(loop: Loop) -> None:
