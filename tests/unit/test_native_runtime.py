@@ -1,5 +1,6 @@
 """Native runs: pods find nodes as kube-scheduler places them, work takes its time, nothing hangs, energy is right."""
 
+import gc
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -339,3 +340,13 @@ def test_jobs_that_have_not_ended_keep_what_they_did() -> None:
     outcome = run(setup(duration_s=300.0), [job("a", work_s=600.0)])
     assert outcome.jobs[0].end is JobEnd.RUNNING
     assert outcome.jobs[0].cpu_units_done == pytest.approx(outcome.jobs[0].cpu_units / 2.0)
+
+
+def test_reference_cycles_are_collected_again_after_a_run_that_failed() -> None:
+    def fail(done_s: float, total_s: float) -> None:
+        assert not gc.isenabled()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(setup(), [job("a")], on_progress=fail)
+    assert gc.isenabled()
