@@ -510,6 +510,23 @@ async def test_an_event_reduces_a_budget_ramps_back_and_says_what_it_achieved(st
 
 
 @played(play, mode=Mode.ENFORCE)
+async def test_a_leader_that_comes_during_an_event_keeps_how_long_it_took(stage):
+    await fleet(stage)
+    event = {"name": "dr", "start": stamp(stage.now_s), "end": stamp(stage.now_s + 600.0), "reducePercent": 20}
+    await create(stage, "hall", 26_000.0, reductions=[event])
+    await settled(stage)
+    (before,) = (await budget(stage, "hall")).status.reductions
+    assert before.complied_seconds > 0.0
+    stage.now_s += 20.0
+    stage.start()
+    stage.loop._budgets.decide()
+    await stage.step()
+    await look(stage)
+    (after,) = (await budget(stage, "hall")).status.reductions
+    assert after.complied_seconds == before.complied_seconds
+
+
+@played(play, mode=Mode.ENFORCE)
 async def test_a_new_leader_keeps_what_the_one_before_wrote_of_an_event(stage):
     await fleet(stage)
     event = {"name": "dr", "start": stamp(stage.now_s - 100.0), "end": stamp(stage.now_s - 50.0), "watts": 20_000}

@@ -96,6 +96,7 @@ def test_how_soon_power_was_within_the_limit_and_what_it_was():
     assert course.sampled(80.0, 9.0).complied_s is None
     assert Course(20.0, 6.0).complied_s is None
     assert Course(20.0, 6.0).sampled(25.0, 5.0).complied_s == 0.0
+    assert Course(20.0, 6.0).sampled(80.0, 5.0).complied_s is None, "whether it was within before is not known"
     assert Course(20.0, 6.0).sampled(25.0, 5.0).mean_w is None
     gap = Course(0.0, 6.0).sampled(0.0, 5.0).sampled(1000.0, 8.0)
     assert gap.known_s == 60.0

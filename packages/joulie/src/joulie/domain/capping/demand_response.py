@@ -28,6 +28,8 @@ TOLERANCE = 0.005
 """Power above the limit by less than this share of it is within it."""
 LONGEST_GAP_S = 60.0
 """After a longer gap between two samples nothing is known of what was between them, s."""
+LATE_S = 10.0
+"""Time after the start from which a first sample says nothing of how power came within the limit, s."""
 _WORKDAYS = 5
 
 
@@ -52,6 +54,7 @@ class Course:
     Attributes:
         start_s: start of the event, s since the epoch.
         limit_w: limit during it, W.
+        first_s: time of the first sample; None before it.
         last_s: time of the last sample; None before the first.
         energy_j: energy between samples, J.
         known_s: time that it was drawn in, s.
@@ -62,6 +65,7 @@ class Course:
 
     start_s: float
     limit_w: float
+    first_s: float | None = None
     last_s: float | None = None
     energy_j: float = 0.0
     known_s: float = 0.0
@@ -88,6 +92,7 @@ class Course:
         within_s = None if over else self.within_s if self.within_s is not None else now_s
         return replace(
             self,
+            first_s=now_s if self.first_s is None else self.first_s,
             last_s=now_s,
             energy_j=self.energy_j + power_w * dt_s,
             known_s=self.known_s + dt_s,
@@ -103,10 +108,12 @@ class Course:
 
     @property
     def complied_s(self) -> float | None:
-        """Time from the start until power was within the limit for good, s; None while it is not."""
-        if self.within_s is None:
+        """Time from the start until power was within the limit for good, s; None while it is not, or was not seen."""
+        if self.within_s is None or self.first_s is None:
             return None
-        return 0.0 if self.over_s is None else max(self.within_s - self.start_s, 0.0)
+        if self.over_s is None:
+            return 0.0 if self.first_s - self.start_s <= LATE_S else None
+        return max(self.within_s - self.start_s, 0.0)
 
 
 def similar_days(start_s: float, zone: tzinfo, with_events: Sequence[float]) -> list[float]:

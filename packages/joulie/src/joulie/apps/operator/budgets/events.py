@@ -6,6 +6,8 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from joulie.adapters.kubernetes.api.v1alpha1 import PowerBudget, ReductionStatus
 from joulie.adapters.openadr import BASELINE, DEMAND, USAGE, OpenAdr, OpenAdrError, ReportRequest
 from joulie.adapters.prometheus import Prometheus, PrometheusError
@@ -110,10 +112,14 @@ class BudgetEvents:
         found = []
         for event in budget.reductions:
             course = self._courses.get(_key(budget.budget.name, event))
+            known = before.get(event.name)
             if course is not None:
-                found.append(self._status(_key(budget.budget.name, event), event, course))
-            elif event.name in before:
-                found.append(before[event.name])
+                status = self._status(_key(budget.budget.name, event), event, course)
+                if course.over_s is None and status.complied_seconds is None and known is not None:
+                    status = msgspec.structs.replace(status, complied_seconds=known.complied_seconds)
+                found.append(status)
+            elif known is not None:
+                found.append(known)
         return tuple(found)
 
     def _status(self, key: tuple[str, str, float], event: Reduction, course: Course) -> ReductionStatus:
