@@ -177,7 +177,7 @@ class Course:
         self.budgets: dict[str, float] = {}
         self.over_s: Counter[str] = Counter()
         self.could_w: dict[str, float] = {}
-        """What nodes under each budget could draw after the step before, W."""
+        """What nodes under each budget that was said to fit could draw after the step before, W."""
         self.now_s, self.jump_s, self.steps = stage.now_s, 0.0, 0
         self.away = self.headless = False
         self.readings = "true"
@@ -464,7 +464,7 @@ class Course:
         """Power is raised, and nodes wake, only into room that others gave before: by what is set, and what is written.
 
         Behind a breaker the worst case may be raised beyond the limit; two leaders raise into the same room. Where it
-        is too much already, policies may still raise to ceilings.
+        is not known to fit, policies may raise to ceilings, and ceilings may change below what counts as in force.
         """
         before_w, self.could_w = self.could_w, {}
         if self.old_loop is not None or self.steps < self.unsettled:
@@ -476,7 +476,9 @@ class Course:
             )
             if name != "feed" and before_w.get(name, could_w) <= limit_w < could_w - EPS_W:
                 self._broken(f"{name} of {limit_w:.0f} W is raised: from {before_w[name]:.0f} to {could_w:.0f} W")
-            self.could_w[name] = could_w
+            status = self.stage.view.power_budgets[Key("", name)].status
+            if any(one.reason == "WorstCaseFits" for one in status.conditions):
+                self.could_w[name] = could_w
 
     def _is_off(self, one):
         """Whether its switch is off; what has lost its power otherwise may be back at any time, without its limits."""
