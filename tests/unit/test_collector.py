@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from joulie.program.collector import no_collection, spare_what_lives_long
+from joulie.collector import no_collection, spare_what_lives_long
 from joulie.program.commands import Command
 
 

@@ -37,6 +37,7 @@ from joulie.apps.operator.desired import desired_node, with_timestamps
 from joulie.apps.operator.leader import Leader
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
+from joulie.collector import spare_what_lives_long
 from joulie.domain.capping.budgets import Budget, BudgetMemory, BudgetNodes, decide_budgets
 from joulie.domain.capping.node_limits import PowerCeiling
 from joulie.domain.control import Decision, Facility, Memory, decide
@@ -44,7 +45,6 @@ from joulie.domain.control_power import SourceReadings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.policies import POLICIES
 from joulie.domain.units import FloatArray
-from joulie.program.collector import spare_what_lives_long
 from joulie_lab.benchmarks.results import Figures
 from joulie_lab.fakes.kubernetes.api import Writer
 from joulie_lab.fakes.kubernetes.cluster import FakeCluster

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from joulie.program.collector import no_collection
+from joulie.collector import no_collection
 from joulie.program.errors import UserError
 
 ENTRY_POINT_GROUP = "joulie.commands"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from joulie.adapters.kubernetes.cache import Watching
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.lease import LeaderElector
-from joulie.program.collector import spare_what_lives_long
+from joulie.collector import spare_what_lives_long
 from joulie.program.settings import ProgramSettings
 from joulie.settings import boolean, integer, text
 

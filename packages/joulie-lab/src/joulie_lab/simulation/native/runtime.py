@@ -6,15 +6,15 @@ changes but what follows a limit with a lag, so the run jumps from event to even
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from joulie.collector import no_collection
 from joulie.domain.grid.series import Series
 from joulie.domain.policies import StaticPartition
 from joulie.domain.policy import PolicySettings
@@ -161,20 +161,8 @@ def run(
         UnknownSchedulerError: no scheduler has that name.
         CoolingPlantError: the plant cannot be used, or failed during the run.
     """
-    with _uncollected(), ExitStack() as stack:
+    with no_collection(), ExitStack() as stack:
         return _Run(setup, jobs, stack).run(on_progress, on_sample)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Pause the search for reference cycles: a run makes objects by the hundred thousand, and no cycles of them."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 class _Run:

@@ -349,7 +349,7 @@ def _lines(found: Document) -> Iterable[str]:
     cpu = found["cpu"]
     yield f"CPU       {cpu['model'] or 'unknown model'}"
     yield "          " + ", ".join(f"{name} {_count(cpu[name])}" for name in ("sockets", "cores", "threads"))
-    yield f"TDP       {_watts_a_socket(cpu['tdp_w'])}, cap range {_range(cpu['cap_range_w'])}"
+    yield f"TDP       {_watts(cpu['tdp_w'], ' a socket')}, cap range {_range(cpu['cap_range_w'])}"
     yield f"limits    {', '.join(map(_watts, cpu['limits_w'] or [])) or 'unknown'}"
     power = cpu["power"]
     yield f"power     {power['source'] or 'not measured'}: {', '.join(power['zones']) or 'no energy counter'}"
@@ -363,7 +363,7 @@ def _lines(found: Document) -> Iterable[str]:
         yield from _backend_lines(backends)
     for percent, cap in found["would_cap"]["at_pct"].items():
         by = f" by {cap['backend']}" if cap["backend"] else ""
-        yield f"{percent} % cap  {_watts_a_socket(cap['cpu_w'])}{by}"
+        yield f"{percent} % cap  {_watts(cap['cpu_w'], ' a socket')}{by}"
         yield from (f"          {_watts(cap_w)} for GPU {uuid}" for uuid, cap_w in cap["gpu_w"].items())
     yield from (f"problem   {problem}" for problem in found["problems"])
 
@@ -377,12 +377,8 @@ def _count(number: int | None) -> str:
     return "?" if number is None else str(number)
 
 
-def _watts(power_w: float | None) -> str:
-    return "unknown" if power_w is None else f"{power_w:g} W"
-
-
-def _watts_a_socket(power_w: float | None) -> str:
-    return "unknown" if power_w is None else f"{power_w:g} W a socket"
+def _watts(power_w: float | None, of: str = "") -> str:
+    return "unknown" if power_w is None else f"{power_w:g} W{of}"
 
 
 def _range(limits_w: Sequence[float] | None) -> str:

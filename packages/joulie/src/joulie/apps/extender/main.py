@@ -20,6 +20,7 @@ from joulie.apps.extender.node_facts import DEFAULT_PROFILES
 from joulie.apps.extender.power_room import PowerRoom
 from joulie.apps.extender.server import Extender
 from joulie.apps.extender.settings import ExtenderSettings
+from joulie.collector import spare_what_lives_long
 from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.hardware import Catalogue
 from joulie.domain.quantities import SECONDS_PER_MINUTE
@@ -27,7 +28,6 @@ from joulie.domain.scoring.marginal_energy import ScoringAim
 from joulie.domain.scoring.occupancy import Occupancy
 from joulie.domain.scoring.shared_gpus import SharedGpus
 from joulie.program import logs, tracing
-from joulie.program.collector import spare_what_lives_long
 from joulie.program.http import ALL_INTERFACES, Probes, Server, lame_duck, observability_app, parse_address
 from joulie.program.run import run
 from joulie.program.settings import settings_options

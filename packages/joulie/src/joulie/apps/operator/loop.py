@@ -34,12 +34,12 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.operator.sleep.controller import NodeSleep
 from joulie.apps.operator.telemetry import TelemetryProfiles
 from joulie.apps.operator.trials import Trials
+from joulie.collector import spare_what_lives_long
 from joulie.domain.control import Decision, Memory, Snapshot, Transition, TransitionResult, decide
 from joulie.domain.cooling_stress import CoolingStressModel
 from joulie.domain.drain import ActiveEco, DrainingPerformance
 from joulie.domain.hardware import Catalogue
 from joulie.domain.policy import Policy
-from joulie.program.collector import spare_what_lives_long
 from joulie.program.tracing import span
 from joulie.waiting import set_within
 

@@ -1,4 +1,4 @@
-"""Python's garbage collector in programs that keep a whole cluster in memory."""
+"""Python's garbage collector where very many objects are made or kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Look for no garbage meanwhile: while modules are imported, which stay, it is an eighth of a program's start."""
+    """Look for no reference cycles meanwhile, where many objects are made and no cycles of them.
+
+    While modules are imported, which stay, that is an eighth of a program's start; in a native run, a tenth of it.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
