@@ -81,12 +81,12 @@ def test_what_has_to_be_written_is_that_of_a_comparison_made_anew(moments, cut, 
         grounds = [Grounds.of(decision, index, *one) for index, one in enumerate(asked)]
         # Twice: of the second time nothing changed but the numbers that are close already.
         for _ in range(2):
-            seen, overdue_s = [stored[name] for name in NAMES], now_s - OVERDUE_S
+            seen, due = [stored[name] for name in NAMES], {"now_s": now_s, "overdue_s": OVERDUE_S}
             kept = [
-                *comparison.needs(grounds[:cut], seen[:cut], decision.twin, 0, overdue_s=overdue_s),
-                *comparison.needs(grounds[cut:], seen[cut:], decision.twin, cut, overdue_s=overdue_s),
+                *comparison.needs(grounds[:cut], seen[:cut], decision.twin, 0, **due),
+                *comparison.needs(grounds[cut:], seen[cut:], decision.twin, cut, **due),
             ]
-            anew = [need_of(*pair, overdue_s=overdue_s) for pair in zip(wanted, seen, strict=True)]
+            anew = [need_of(*pair, **due) for pair in zip(wanted, seen, strict=True)]
             assert [need for _, need in kept] == anew
             for name, one in zip(NAMES, wanted, strict=True):
                 stored[name] = edited(stored[name], edits.get(name), name, one, now_s)

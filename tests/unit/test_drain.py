@@ -50,6 +50,13 @@ def test_trap_pod_on_its_way_to_the_node_is_capped() -> None:
     assert [d.profile for d in decisions] == [Profile.PERFORMANCE] * 4 + [Profile.ECO]
 
 
+def test_a_clock_that_is_set_back_has_a_drain_begin_anew() -> None:
+    decisions = run([(4000.0, 0), (400.0, 0), (429.0, 0), (430.0, 0)])
+    assert [d.profile for d in decisions] == [Profile.PERFORMANCE] * 3 + [Profile.ECO]
+    timed = run([(4000.0, 1), (400.0, 1), (999.0, 1), (1000.0, 1)], FORCE)
+    assert [d.profile for d in timed] == [Profile.PERFORMANCE] * 3 + [Profile.ECO]
+
+
 def test_replanned_drain_is_cancelled() -> None:
     draining = DrainingPerformance(since_s=0.0, quiet_since_s=None)
     decision = guard(draining, Profile.PERFORMANCE, 3, 10.0, SETTINGS)

@@ -110,6 +110,23 @@ async def test_a_budget_without_nodes_says_so_and_leaves_the_others_alone(stage)
 
 
 @played(play, mode=Mode.ENFORCE)
+async def test_times_from_a_clock_that_was_set_back_are_not_in_the_future_for_good(stage):
+    await fleet(stage)
+    stage.now_s += 3600.0
+    await create(stage, "hall", 20_000.0)
+    await settled(stage)
+    await stage.step()
+    stage.now_s -= 3600.0
+    await settled(stage)
+    await stage.step()
+    status, now = (await budget(stage, "hall")).status, rfc3339(stage.now_s)
+    since = [one.since for one in status.curtailed] + [one.last_transition_time for one in status.conditions]
+    for name in FLEET:
+        since += [one.last_transition_time for one in (await stage.twin(name)).status.conditions]
+    assert max(since) <= now
+
+
+@played(play, mode=Mode.ENFORCE)
 async def test_a_budget_is_kept_as_soon_as_agents_have_confirmed(stage):
     await fleet(stage)
     await create(stage, "hall", 20_000.0)

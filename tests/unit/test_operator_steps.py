@@ -80,6 +80,16 @@ async def test_twins_are_kept_young_by_their_own_moments(stage):
     assert 2 <= total["refresh"] <= 6
 
 
+@played(play)
+async def test_twins_that_a_clock_ahead_has_dated_are_dated_anew_once_it_is_set_back(stage):
+    """To readers whose clock is right they would be stale until the wrong time is reached."""
+    await two_nodes(stage)
+    await stage.step(3600.0)
+    stage.now_s -= 3600.0
+    assert await stage.step() == {"status": 2}
+    assert {(await stage.twin(name)).status.last_updated for name in (N1, N2)} == {rfc3339(stage.now_s)}
+
+
 @played(play, write_concurrency=1)
 async def test_l7_a_queued_refresh_never_overwrites_a_newer_status(stage):
     nodes = [f"node-{index:02}" for index in range(32)]

@@ -124,10 +124,11 @@ class DrainingPerformance:
     lifted: bool = False
 
     def observed(self, blocking_pods: int, now_s: float) -> DrainingPerformance:
-        """The same drain after another look at the node's pods."""
-        if blocking_pods > 0:
-            return replace(self, quiet_since_s=None)
-        return self if self.quiet_since_s is not None else replace(self, quiet_since_s=now_s)
+        """The same drain after another look at the node's pods; it begins anew where the clock was set back."""
+        quiet_since_s = None
+        if blocking_pods == 0:
+            quiet_since_s = now_s if self.quiet_since_s is None else min(self.quiet_since_s, now_s)
+        return replace(self, since_s=min(self.since_s, now_s), quiet_since_s=quiet_since_s)
 
     def closed(self, now_s: float) -> DrainingPerformance:
         """The same drain, whose closing was written only now: it has not been quiet since earlier."""

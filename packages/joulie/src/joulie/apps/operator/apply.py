@@ -171,7 +171,7 @@ class Publisher:
         nodes = [node.node.name for node in decision.nodes[first : first + NODES_PER_YIELD]]
         grounds = [Grounds.of(decision, index, *self._asked(node)) for index, node in enumerate(nodes, first)]
         stored = [self._stored(node) for node in nodes]
-        found = self._comparison.needs(grounds, stored, decision.twin, first, overdue_s=self._overdue_s())
+        found = self._comparison.needs(grounds, stored, decision.twin, first, **self._due())
         return [(wanted, need) for wanted, need in found if need != NOTHING]
 
     async def publish_nodes(self, nodes: Iterable[str]) -> list[Problem]:
@@ -230,14 +230,14 @@ class Publisher:
     # ---- what to write
 
     def _need(self, wanted: DesiredNode) -> Need:
-        return need_of(wanted, self._stored(wanted.node), overdue_s=self._overdue_s())
+        return need_of(wanted, self._stored(wanted.node), **self._due())
 
     def _stored(self, node: str) -> Stored:
         return Stored(self._view.node(node), self._twin(node))
 
-    def _overdue_s(self) -> float:
-        """A status from before this time is written whatever it says, s since the epoch."""
-        return self._now_s() - _OVERDUE * self._settings.twin_staleness_s
+    def _due(self) -> dict[str, float]:
+        """When a status is written whatever it says: arguments of `need_of`."""
+        return {"now_s": self._now_s(), "overdue_s": _OVERDUE * self._settings.twin_staleness_s}
 
     def _orphans(self) -> Iterator[_NodeJob]:
         """Deletions of twins whose node is gone, and writes to nodes that are no longer selected."""
@@ -265,8 +265,8 @@ class Publisher:
         Changes are left to the cycle.
         """
         wanted, twin = self._wanted(node), self._twin(node)
-        young_s = self._now_s() - self._settings.twin_staleness_s / 4.0
-        if wanted is None or twin is None or updated_s(twin) > young_s:
+        young_s = self._settings.twin_staleness_s / 4.0
+        if wanted is None or twin is None or abs(self._now_s() - updated_s(twin)) < young_s:
             return False
         return status_matches(wanted.status, twin.status)
 

@@ -43,17 +43,19 @@ class Stored(NamedTuple):
     twin: NodeTwin | None
 
 
-def need_of(wanted: DesiredNode, stored: Stored, *, overdue_s: float) -> Need:
+def need_of(wanted: DesiredNode, stored: Stored, *, now_s: float, overdue_s: float) -> Need:
     """What has to be written for one node.
 
     Args:
         wanted: its desired state.
         stored: what there is.
-        overdue_s: a status that was last written before this time, s since the epoch, is written again.
+        now_s: time, s since the epoch.
+        overdue_s: a status is written again that was last written so long ago, s; or so far in the future, by a clock
+            that was set back since: readers treat both as stale.
     """
     need, twin = _need_of_words(wanted, stored), stored.twin
     close = twin is not None and status_matches(wanted.status, twin.status)
-    return _with_age(need, stored.facts, close=close, late=updated_s(twin) <= overdue_s)
+    return _with_age(need, stored.facts, close=close, late=abs(now_s - updated_s(twin)) >= overdue_s)
 
 
 def updated_s(twin: NodeTwin | None) -> float:
@@ -121,7 +123,14 @@ class Comparison:
             del self._known[node]
 
     def needs(
-        self, grounds: Sequence[Grounds], stored: Sequence[Stored], twin: FleetTwin, first: int, *, overdue_s: float
+        self,
+        grounds: Sequence[Grounds],
+        stored: Sequence[Stored],
+        twin: FleetTwin,
+        first: int,
+        *,
+        now_s: float,
+        overdue_s: float,
     ) -> list[tuple[DesiredNode, Need]]:
         """The desired state, without numbers, of some nodes, and what has to be written for each.
 
@@ -130,13 +139,17 @@ class Comparison:
             stored: what is stored about them.
             twin: numbers of all nodes of the decision.
             first: index of the first of these nodes in it; the others follow.
+            now_s: as of `need_of`.
             overdue_s: as of `need_of`.
         """
         compared = [self._compared(*one) for one in zip(grounds, stored, strict=True)]
         numbers = np.array([one.numbers for one in compared]).reshape(-1, len(_NO_NUMBERS))
         close = numbers_close(wanted_numbers(twin, slice(first, first + len(compared))), numbers).tolist()
         return [
-            (one.wanted, _with_age(one.need, one.stored.facts, close=near, late=one.updated_s <= overdue_s))
+            (
+                one.wanted,
+                _with_age(one.need, one.stored.facts, close=near, late=abs(now_s - one.updated_s) >= overdue_s),
+            )
             for one, near in zip(compared, close, strict=True)
         ]
 

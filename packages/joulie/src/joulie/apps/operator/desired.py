@@ -340,7 +340,9 @@ def with_timestamps(status: NodeTwinStatus, stored: NodeTwinStatus | None, now_s
     def since(condition: Condition) -> str:
         old = before.get(condition.type)
         same = old is not None and old.status == condition.status
-        return condition.last_transition_time or (old.last_transition_time if old is not None and same else now)
+        # One in the future is of a clock that was set back since.
+        kept = min(old.last_transition_time, now) if old is not None and same else now
+        return condition.last_transition_time or kept
 
     conditions = tuple(
         msgspec.structs.replace(condition, last_transition_time=since(condition)) for condition in status.conditions

@@ -36,6 +36,8 @@ def status_of(
 ) -> PowerBudgetStatus:
     """The status of a budget, with the times of its conditions and curtailed nodes taken from the stored one.
 
+    Times in the future, of a clock that was set back since, become now.
+
     Args:
         stored: the budget as it is stored.
         budget: as it was decided upon.
@@ -57,7 +59,7 @@ def status_of(
         pod_headroom_watts=None if pod_room_w is None else round(_written_room_w(pod_room_w, budget.limit_w), 1),
         curtailed_nodes=int(curtailed.size),
         curtailed=tuple(
-            CurtailedNode(nodes.names[index], round(limits_w[index], 1), since.get(nodes.names[index], now))
+            CurtailedNode(nodes.names[index], round(limits_w[index], 1), min(since.get(nodes.names[index], now), now))
             for index in curtailed.tolist()[:MAX_CURTAILED]
         ),
         last_updated=now,
@@ -120,7 +122,7 @@ def _conditions(stored: PowerBudget, budget: Budget, outcome: BudgetOutcome, now
     def condition(kind: str, holds: bool, reason: str, message: str) -> Condition:
         status = ConditionStatus.TRUE if holds else ConditionStatus.FALSE
         old = before.get(kind)
-        since = old.last_transition_time if old is not None and old.status == status else now
+        since = min(old.last_transition_time, now) if old is not None and old.status == status else now
         return Condition(kind, status.value, reason, since, message, stored.metadata.generation or None)
 
     missing_w, count = outcome.missing_w, budget.nodes.size
