@@ -83,6 +83,7 @@ def body_of(kind: CustomKind, variant: int) -> dict[str, Any]:
     if kind.resource is resources.POWER_BUDGETS:
         spec = parts["spec"]
         spec["breaker"]["ratedWatts"] = spec["watts"]
+        spec["timeZone"] = "Europe/Berlin"
         spec["follow"]["high"] = spec["follow"]["low"] + 1
         del spec["follow"][("query", "signal")[variant // 2 % 2]]
         for reduction in spec["reductions"]:
@@ -222,6 +223,23 @@ REFUSED = {
         "watts must not exceed the breaker's ratedWatts",
     ),
     "a budget of nothing": (resources.POWER_BUDGETS, {"watts": 0}, "greater than or equal to 1"),
+    "a time after midnight": (
+        resources.POWER_BUDGETS,
+        {"watts": 1, "schedule": [{"start": "20:00", "end": "24:30", "watts": 1}]},
+        "spec.schedule[0].end",
+    ),
+    **{
+        f"the time zone {zone}": (
+            resources.POWER_BUDGETS,
+            {"watts": 1, "timeZone": zone, "schedule": [{"start": "20:00", "end": "24:00", "watts": 1}]},
+            reason,
+        )
+        for zone, reason in (
+            ("Mars/Olympus", "unknown time zone Mars/Olympus"),
+            ("01:00", "must be an IANA time zone"),
+            ("Local", "must be an IANA time zone"),
+        )
+    },
     "a washout of both kinds": (
         resources.POWER_TRIALS,
         {"washout": "auto", "washoutMinutes": 60},

@@ -31,7 +31,9 @@ Labels = Annotated[dict[str, LabelValue], Meta(extra_json_schema={"maxProperties
 ResponseSeconds = Annotated[float, Meta(extra_json_schema={"minimum": 5, "maximum": 600})]
 HoldShare = Annotated[float, Meta(extra_json_schema={"minimum": 1, "maximum": 2})]
 InstantaneousShare = Annotated[float, Meta(extra_json_schema={"minimum": 2, "maximum": 100})]
-ClockTime = Annotated[str, Meta(extra_json_schema={"pattern": "^([01]?[0-9]|2[0-4]):[0-5][0-9]$", "maxLength": 5})]
+ClockTime = Annotated[
+    str, Meta(extra_json_schema={"pattern": "^(([01]?[0-9]|2[0-3]):[0-5][0-9]|24:00)$", "maxLength": 5})
+]
 Days = Annotated[str, Meta(extra_json_schema={"pattern": r"^(\*|[0-7](-[0-7])?(,[0-7](-[0-7])?)*)$", "maxLength": 32})]
 ErrorPercent = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 20})]
 RampSeconds = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 86400})]
@@ -159,6 +161,12 @@ class PowerBudgetSpec(JoulieStruct, frozen=True):
             "watts must not exceed the breaker's ratedWatts",
         ),
         Rule("has(self.schedule) || !has(self.timeZone)", "timeZone is that of schedule, which is missing"),
+        # An unknown zone is an error of getHours; offsets and Local, which it takes, are no zones here.
+        Rule(
+            "!has(self.timeZone) || !self.timeZone.contains(':') && self.timeZone != 'Local' && "
+            "timestamp('2026-01-01T00:00:00Z').getHours(self.timeZone) >= 0",
+            "timeZone must be an IANA time zone, such as Europe/Berlin",
+        ),
     )
 
     watts: CapWatts
@@ -217,7 +225,8 @@ class PowerBudgetStatus(JoulieStruct, frozen=True):
 
     Attributes:
         limit_watts: limit in force, W.
-        limit_reason: what decides the limit: spec, schedule, signal, or the name of a reduction.
+        limit_reason: what decides the limit: spec, schedule, signal, the name of a reduction, or invalid: a part of the
+            budget cannot be read, and until that is mended the limit does not rise.
         nodes: number of nodes that it covers.
         measured_watts: what they draw, W; a node without a fresh reading counts with its worst case.
         worst_case_watts: what they could draw under the limits in force, W.
