@@ -52,6 +52,7 @@ MEASURED, LIMIT, MISSING, ENFORCED = (
     f'joulie_operator_power_budget_{name}{{budget="hall"}}'
     for name in ("measured_watts", "limit_watts", "missing_watts", "enforced")
 )
+CAUSE = 'joulie_operator_power_budget_limit_cause{budget="hall",cause="invalid"}'
 FAILED_NODES = 'joulie_operator_sleep_nodes{state="failed",mode="enforce"}'
 UNAVAILABLE = 'aggregator_unavailable_apiservice{name="v1alpha1.energy.joulie.io"}'
 EXPIRY = "joulie_grid_webhook_certificate_expiry_seconds"
@@ -165,6 +166,13 @@ CASES = [
         {MISSING: "100x60", ENFORCED: "1x60"},
         fires={"budget": "hall"},
         summary="PowerBudget hall cannot be kept",
+    ),
+    Case("JouliePowerBudgetInvalid", {CAUSE.replace("invalid", "spec"): "1x60"}),
+    Case(
+        "JouliePowerBudgetInvalid",
+        {CAUSE: "1x60"},
+        fires={"budget": "hall"},
+        summary="A part of PowerBudget hall cannot be read",
     ),
     Case("JoulieNodeDoesNotWake", {FAILED_NODES.replace("enforce", "observe"): "1x60"}),
     Case("JoulieNodeDoesNotWake", {FAILED_NODES: "0x60"}),

@@ -459,15 +459,18 @@ async def two_power_budgets(client):
     await client.apply(POWER_BUDGETS, "hall", {"status": status}, field_manager="operator", subresource="status")
 
 
-def test_the_limit_shown_is_the_one_in_force_and_what_decides_it(on_cluster):
+def test_the_limit_shown_is_the_one_in_force_with_what_decides_it_and_what_cannot_be_read(on_cluster):
     async def reduced(client):
         await client.create(POWER_BUDGETS, {"metadata": {"name": "hall"}, "spec": {"watts": 18000.0}})
-        status = {"limitWatts": 12600.0, "limitReason": "dr-1"}
+        why = {"status": "False", "reason": "Invalid", "message": "schedule: unknown time zone 'Mars/Olympus'"}
+        enforced = {"type": "Enforced", "lastTransitionTime": "2026-11-24T10:00:00Z"} | why
+        status = {"limitWatts": 12600.0, "limitReason": "dr-1", "conditions": [enforced]}
         await client.apply(POWER_BUDGETS, "hall", {"status": status}, field_manager="operator", subresource="status")
 
     (hall,) = json.loads(on_cluster(reduced, "budget", "power", "-o", "json")[1])["powerBudgets"]
     assert (hall["limit_w"], hall["limit_reason"]) == (12600.0, "dr-1")
-    assert "dr-1" in words(on_cluster(reduced, "budget", "power", "-o", "wide")[1])[-1]
+    wide = words(on_cluster(reduced, "budget", "power", "-o", "wide")[1])[-1]
+    assert all(one in wide for one in ("dr-1", "Invalid", "unknown time zone"))
 
 
 def test_power_budgets(on_cluster):

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import math
 from urllib.parse import parse_qs
 
 import httpx2
@@ -297,6 +298,9 @@ def test_an_event_reduces_a_budget_by_its_level_or_to_its_limit():
     assert [one and one.limit_w for one in found] == [800.0, None, None, 800.0]
     assert reduction_of(GridEvent("e", 0.0, 10.0, "IMPORT_CAPACITY_LIMIT", 2000.0), 1000.0, LEVELS) is None
     assert reduction_of(GridEvent("e", 10.0, 10.0, "SIMPLE", 1), 1000.0, LEVELS) is None
+    for value in (math.nan, math.inf):
+        for payload in ("SIMPLE", "IMPORT_CAPACITY_LIMIT"):
+            assert reduction_of(GridEvent("e", 0.0, 10.0, payload, value), 1000.0, LEVELS) is None
 
 
 def test_price_and_ghg_are_signals_that_reduce_nothing_by_themselves():

@@ -568,15 +568,85 @@ async def test_each_feed_of_a_redundant_pair_carries_the_nodes_of_both(stage):
     assert (await budget(stage, "feed-a")).status.nodes == 4
 
 
+def unread(zone="Mars/Olympus", watts=19_000):
+    """A schedule in a zone that nobody knows."""
+    return {"timeZone": zone, "schedule": [{"start": "00:00", "end": "24:00", "watts": watts}]}
+
+
 @played(play, mode=Mode.ENFORCE)
-async def test_a_schedule_with_an_unknown_zone_is_left_out_and_the_others_go_on(stage):
+async def test_a_budget_that_is_edited_to_what_cannot_be_read_holds_what_was_in_force(stage):
     await fleet(stage)
-    window = {"start": "00:00", "end": "24:00", "watts": 19_000}
-    await create(stage, "wrong", 19_000.0, timeZone="Mars/Olympus", schedule=[window])
-    await create(stage, "hall", 26_000.0, timeZone="Europe/Berlin", schedule=[window | {"watts": 20_000}])
-    await settled(stage)
+    rack = {"nodeSelector": {names.RACK_LABEL: "rack-0"}}
+    await create(stage, "rack-0", 10_000.0, **rack)
+    await create(stage, "hall", 26_000.0, **unread("Europe/Berlin", 20_000))
+    await settled(stage, looks=1)
+    await change(stage, "rack-0", watts=18_000.0, **unread())
+    await settled(stage, looks=1)
+    for leader in ("the same", "a new one"):
+        if leader == "a new one":
+            stage.start()
+            stage.loop._budgets.decide()
+            await stage.step()
+            await settled(stage, looks=1)
+        assert await asked_sum_w(stage, FLEET[:2]) <= 10_000.0, leader
+        status = (await budget(stage, "rack-0")).status
+        assert (status.limit_watts, status.limit_reason) == (10_000.0, "invalid")
+        assert await enforced(stage, "rack-0") == ("False", "Invalid")
+        assert stage.loop._budgets.rack_limits_w["rack-0"] == 10_000.0
+    # The others go on, and what can be read counts.
     assert (await budget(stage, "hall")).status.limit_reason == "schedule"
-    assert 19_000.0 < await asked_sum_w(stage) <= 20_000.0
+    await change(stage, "rack-0", watts=9_000.0)
+    await settled(stage, looks=1)
+    assert (await budget(stage, "rack-0")).status.limit_watts == 9_000.0
+    await change(stage, "rack-0", watts=18_000.0, **unread("UTC", 12_000))
+    await settled(stage, looks=1)
+    status = (await budget(stage, "rack-0")).status
+    assert (status.limit_watts, status.limit_reason) == (12_000.0, "schedule")
+    assert await enforced(stage, "rack-0") == ("True", "WorstCaseFits")
+
+
+@played(play, mode=Mode.ENFORCE)
+async def test_what_cannot_be_read_of_a_budget_is_told_once_for_each_change(stage, caplog):
+    told = []
+    await fleet(stage)
+    stage.loop._budgets._events.emit = lambda about, severity, reason, _: told.append((about.name, severity, reason))
+    await create(stage, "new", 20_000.0, **unread())
+    await create(stage, "looks-only", 1_000.0, mode="observe", **unread())
+    await settled(stage, looks=1)
+    assert await asked_sum_w(stage) <= 20_000.0, "its own watts can be read"
+    (condition,) = [one for one in (await budget(stage, "new")).status.conditions if one.type == "Enforced"]
+    assert condition.message == (
+        "schedule: unknown time zone 'Mars/Olympus'; until that is mended the limit may fall and does not rise"
+    )
+    assert await enforced(stage, "looks-only") == ("False", "Invalid")
+    await change(stage, "new", timeZone="Mars/Elysium")
+    await settled(stage, looks=1)
+    invalid = ("new", "Warning", "PowerBudgetInvalid")
+    assert sorted(told) == [("looks-only", *invalid[1:]), invalid, invalid]
+    assert [one.levelname for one in caplog.records if one.getMessage() == "power budget"] == ["WARNING"] * 3
+    await change(stage, "new", timeZone="UTC")
+    await settled(stage, looks=1)
+    assert told[-1] == ("new", "Normal", "PowerBudgetWorstCaseFits")
+
+
+@played(play, mode=Mode.ENFORCE)
+async def test_an_event_that_cannot_be_read_costs_no_other(stage):
+    await fleet(stage)
+    now = stamp(stage.now_s)
+    events = [
+        {"name": "good", "start": now, "end": stamp(stage.now_s + 600.0), "watts": 20_000},
+        {"name": "bad", "start": "2026-03-13T12:00:00,5Z", "end": "2026-03-13T13:00:00Z", "watts": 18_500},
+    ]
+    await create(stage, "hall", 26_000.0, reductions=events)
+    await settled(stage, looks=1)
+    status = (await budget(stage, "hall")).status
+    assert (status.limit_watts, status.limit_reason) == (20_000.0, "invalid")
+    (condition,) = [one for one in status.conditions if one.type == "Enforced"]
+    assert condition.message.startswith("reduction bad: start or end is no time")
+    assert [one.name for one in status.reductions] == ["good"]
+    await change(stage, "hall", reductions=events[:1])
+    await settled(stage, looks=1)
+    assert (await budget(stage, "hall")).status.limit_reason == "good"
 
 
 @played(play, mode=Mode.ENFORCE)

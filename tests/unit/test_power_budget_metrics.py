@@ -30,9 +30,15 @@ OUTCOME = BudgetOutcome(np.array([450.0, 300.0, 150.0]), 1100.0, 1100.0, 0.0, 0,
 
 @pytest.mark.parametrize(
     ("reason", "cause"),
-    [("spec", "spec"), ("schedule", "schedule"), ("signal", "signal"), ("evening", "reduction")],
+    [
+        ("spec", "spec"),
+        ("schedule", "schedule"),
+        ("signal", "signal"),
+        ("invalid", "invalid"),
+        ("evening", "reduction"),
+    ],
 )
-def test_the_cause_of_a_limit_is_one_of_four_whatever_events_are_called(reason, cause):
+def test_the_cause_of_a_limit_is_one_of_five_whatever_events_are_called(reason, cause):
     registry = CollectorRegistry()
     metrics = PowerBudgetMetrics(registry)
     stored = StoredBudget(BUDGET, WattsInForce(800.0, reason), EVENTS, 1200.0, 312.0)
@@ -41,7 +47,7 @@ def test_the_cause_of_a_limit_is_one_of_four_whatever_events_are_called(reason, 
         return registry.get_sample_value(f"joulie_operator_power_budget_{name}", {"budget": "hall"} | labels)
 
     metrics.show({"hall": stored}, NODES, {"hall": OUTCOME}, {}, NOW_S)
-    causes = ("spec", "schedule", "signal", "reduction")
+    causes = ("spec", "schedule", "signal", "invalid", "reduction")
     assert {one: sample("limit_cause", cause=one) for one in causes} == {**dict.fromkeys(causes), cause: 1.0}
     assert (sample("spec_watts"), sample("signal"), sample("active_reductions")) == (1200.0, 312.0, 1.0)
     assert sample("enforced") == 0.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from joulie.domain.capping.watts_in_force import Reduction
-from joulie.domain.units import InvalidQuantityError
+from joulie.domain.quantities import InvalidQuantityError, finite_number
 
 SIMPLE, IMPORT_CAPACITY_LIMIT = "SIMPLE", "IMPORT_CAPACITY_LIMIT"
 """OpenADR's payloads that reduce a budget: a level from 0 (normal) to 3, and a limit on what is drawn, here in W."""
@@ -44,15 +44,13 @@ def reduction_of(event: GridEvent, base_w: float, simple_percent: Mapping[int, f
         base_w: watts of the budget.
         simple_percent: by how much each level of SIMPLE reduces it, %.
     """
-    if event.payload == SIMPLE:
-        percent = simple_percent.get(round(event.value), 0.0)
-        limit_w = base_w * (1.0 - percent / 100.0)
-    else:
-        limit_w = max(event.value, LEAST_W)
-    if event.payload not in (SIMPLE, IMPORT_CAPACITY_LIMIT) or limit_w >= base_w:
+    if event.payload not in (SIMPLE, IMPORT_CAPACITY_LIMIT):
         return None
     try:
-        return Reduction(event.name, event.start_s, event.end_s, limit_w)
+        value = finite_number("value", event.value)
+        left = 1.0 - simple_percent.get(round(value), 0.0) / 100.0
+        limit_w = base_w * left if event.payload == SIMPLE else max(value, LEAST_W)
+        return None if limit_w >= base_w else Reduction(event.name, event.start_s, event.end_s, limit_w)
     except InvalidQuantityError:
         return None
 

@@ -101,14 +101,15 @@ class WattsInForce(NamedTuple):
 
     Attributes:
         limit_w: limit, W.
-        reason: what decides it: "spec", "schedule", "signal", or the name of a reduction.
+        reason: what decides it: "spec", "schedule", "signal", "invalid", or the name of a reduction.
     """
 
     limit_w: float
     reason: str
 
 
-SPEC, SCHEDULE, SIGNAL = "spec", "schedule", "signal"
+SPEC, SCHEDULE, SIGNAL, INVALID = "spec", "schedule", "signal", "invalid"
+"""What decides a limit, but for reductions. Invalid is a budget of which a part cannot be read."""
 
 
 def watts_in_force(

@@ -29,7 +29,7 @@ from joulie.adapters.prometheus import Prometheus
 from joulie.apps.operator.budgets.events import POLL_S, BudgetEvents
 from joulie.apps.operator.budgets.metrics import PowerBudgetMetrics
 from joulie.apps.operator.budgets.nodes import LimitsOfNodes
-from joulie.apps.operator.budgets.status import ENFORCED, status_matches, status_of
+from joulie.apps.operator.budgets.status import ENFORCED, INVALID, status_matches, status_of, told
 from joulie.apps.operator.budgets.stored import StoredBudget, budgets_in_force
 from joulie.apps.operator.leader import Leader
 from joulie.domain.capping.admission import room_for_pods
@@ -290,9 +290,10 @@ class PowerBudgets:
             budget = decided.budgets.get(key.name)
             if budget is None:
                 continue
-            room_w = decided.rooms_w.get(key.name)
-            status = status_of(stored, budget, decided.decision.outcomes[key.name], decided.nodes, now_s, room_w)
-            one = self._stored[key.name]
+            one, room_w = self._stored[key.name], decided.rooms_w.get(key.name)
+            status = status_of(
+                stored, budget, decided.decision.outcomes[key.name], decided.nodes, now_s, room_w, one.invalid
+            )
             achieved = self._demand_response.statuses(stored, one)
             status = msgspec.structs.replace(status, limit_reason=one.limit.reason, reductions=achieved)
             updated_s = time_or_none(stored.status.last_updated)
@@ -313,10 +314,11 @@ class PowerBudgets:
             next((one for one in conditions if one.type == ENFORCED), None)
             for conditions in (status.conditions, stored.status.conditions)
         )
-        if new is not None and (old is None or old.reason != new.reason):
-            _log.info("power budget", extra={"budget": name, "reason": new.reason, "why": new.message})
+        if new is not None and (old is None or told(old) != told(new)):
+            severity: Severity = "Warning" if new.reason in {"Infeasible", INVALID} else "Normal"
+            level = logging.WARNING if severity == "Warning" else logging.INFO
+            _log.log(level, "power budget", extra={"budget": name, "reason": new.reason, "why": new.message})
             regarding = ObjectReference(POWER_BUDGETS.kind, name, POWER_BUDGETS.api_version, uid=stored.metadata.uid)
-            severity: Severity = "Warning" if new.reason == "Infeasible" else "Normal"
             self._events.emit(regarding, severity, f"PowerBudget{new.reason}", new.message)
 
 

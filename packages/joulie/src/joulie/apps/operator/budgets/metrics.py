@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from joulie.apps.operator.budgets.stored import StoredBudget
 from joulie.domain.capping.budgets import Budget, BudgetNodes, BudgetOutcome
-from joulie.domain.capping.watts_in_force import SCHEDULE, SIGNAL, SPEC
+from joulie.domain.capping.watts_in_force import INVALID, SCHEDULE, SIGNAL, SPEC
 
 _REDUCTION = "reduction"
 _CLASSES = ("standard", "performance")
@@ -51,7 +51,8 @@ class PowerBudgetMetrics:
         self._reductions = gauge("active_reductions", "Events that reduce a PowerBudget now.")
         self._cause = Gauge(
             "joulie_operator_power_budget_limit_cause",
-            "1 for what decides the limit of a PowerBudget: spec, schedule, signal or reduction.",
+            "1 for what decides the limit of a PowerBudget: spec, schedule, signal, reduction, or invalid where a part "
+            "of it cannot be read.",
             ["budget", "cause"],
             registry=registry,
         )
@@ -99,7 +100,7 @@ class PowerBudgetMetrics:
         for name, outcome in outcomes.items():
             one = stored[name]
             reason = one.limit.reason
-            cause = reason if reason in {SPEC, SCHEDULE, SIGNAL} else _REDUCTION
+            cause = reason if reason in {SPEC, SCHEDULE, SIGNAL, INVALID} else _REDUCTION
             self._limit.labels(name).set(one.budget.limit_w)
             self._spec.labels(name).set(one.spec_w)
             self._enforced.labels(name).set(one.budget.enforced)

@@ -16,6 +16,8 @@ from joulie.adapters.kubernetes.times import rfc3339
 from joulie.domain.capping.budgets import Budget, BudgetNodes, BudgetOutcome
 
 ENFORCED = "Enforced"
+INVALID = "Invalid"
+"""Reason of `ENFORCED` where a part of the budget cannot be read."""
 INFEASIBLE = "Infeasible"
 BLIND = "Blind"
 
@@ -33,6 +35,7 @@ def status_of(
     nodes: BudgetNodes,
     now_s: float,
     pod_room_w: float | None = None,
+    invalid: str = "",
 ) -> PowerBudgetStatus:
     """The status of a budget, with the times of its conditions and curtailed nodes taken from the stored one.
 
@@ -45,6 +48,7 @@ def status_of(
         nodes: all nodes.
         now_s: time, s since the epoch.
         pod_room_w: what is left for pods, W; None where it holds none back.
+        invalid: what of it cannot be read; empty if all can.
     """
     curtailed = budget.nodes[outcome.curtailed]
     since = {one.node: one.since for one in stored.status.curtailed}
@@ -63,7 +67,7 @@ def status_of(
             for index in curtailed.tolist()[:MAX_CURTAILED]
         ),
         last_updated=now,
-        conditions=_conditions(stored, budget, outcome, now),
+        conditions=_conditions(stored, budget, outcome, now, invalid),
     )
 
 
@@ -113,10 +117,17 @@ def _limits_close(wanted: PowerBudgetStatus, stored: PowerBudgetStatus, band_w: 
 
 
 def _contents(status: PowerBudgetStatus) -> frozenset[tuple[str, str, str]]:
-    return frozenset((one.type, one.status, one.reason) for one in status.conditions)
+    return frozenset((one.type, one.status, told(one)) for one in status.conditions)
 
 
-def _conditions(stored: PowerBudget, budget: Budget, outcome: BudgetOutcome, now: str) -> tuple[Condition, ...]:
+def told(condition: Condition) -> str:
+    """What of a condition is told when it changes: its reason, and what cannot be read; watts change all the time."""
+    return condition.reason + (condition.message if condition.reason == INVALID else "")
+
+
+def _conditions(
+    stored: PowerBudget, budget: Budget, outcome: BudgetOutcome, now: str, invalid: str
+) -> tuple[Condition, ...]:
     before: Mapping[str, Condition] = {one.type: one for one in stored.status.conditions}
 
     def condition(kind: str, holds: bool, reason: str, message: str) -> Condition:
@@ -130,8 +141,9 @@ def _conditions(stored: PowerBudget, budget: Budget, outcome: BudgetOutcome, now
     missing = f"{missing_w:.0f} W are missing: no node can be limited further" if infeasible else ""
     if infeasible and outcome.unsteerable:
         missing += f", and {outcome.unsteerable} of {count} nodes take no limit and count with their worst case"
+    not_read = False, INVALID, f"{invalid}; until that is mended the limit may fall and does not rise"
     return (
-        condition(ENFORCED, *_enforced(budget, outcome, missing)),
+        condition(ENFORCED, *(not_read if invalid else _enforced(budget, outcome, missing))),
         condition(
             INFEASIBLE, infeasible, "FloorsExceedLimit" if infeasible else "Feasible", missing if infeasible else ""
         ),

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 
 from joulie.adapters.kubernetes.api.v1alpha1 import PowerBudget, PowerBudgetSpec
+from joulie.adapters.kubernetes.api.v1alpha1.power_budget import FollowSpec, ReductionSpec, ScheduleWindow
 from joulie.adapters.kubernetes.times import time_or_none
 from joulie.apps.operator.observe import ClusterView
 from joulie.domain.capping.budgets import READING_ERROR, RESPONSE_S, Breaker, Budget
 from joulie.domain.capping.trip import EARLIEST, TripCurve
 from joulie.domain.capping.watts_in_force import (
+    INVALID,
     RAMP_S,
     Follow,
     Reduction,
@@ -28,7 +30,8 @@ from joulie.domain.units import IntArray
 
 Signal = Callable[[str], float | None]
 """The value of a budget's signal, by the budget's name; None where it is unknown."""
-_log = logging.getLogger(__name__)
+_Part = TypeVar("_Part")
+_Read = TypeVar("_Read")
 
 
 class StoredBudget(NamedTuple):
@@ -40,6 +43,7 @@ class StoredBudget(NamedTuple):
         reductions: events that reduce it, those that do not hold now among them.
         spec_w: its own watts, W.
         signal: value of the signal that it follows; None where it follows none, or it is unknown.
+        invalid: what of it cannot be read; empty if all can.
     """
 
     budget: Budget
@@ -47,12 +51,16 @@ class StoredBudget(NamedTuple):
     reductions: tuple[Reduction, ...]
     spec_w: float
     signal: float | None
+    invalid: str = ""
 
 
 def budgets_in_force(
     view: ClusterView, signal: Signal, now_s: float, asked: Callable[[str, float], Sequence[Reduction]] = lambda *_: ()
 ) -> Mapping[str, StoredBudget]:
-    """All budgets by name, with the nodes that they cover; those that are invalid are left out and logged.
+    """All budgets by name, with the nodes that they cover.
+
+    A part that cannot be read lifts nothing: then the limit may fall by all that can be read, and does not rise above
+    what was in force last, which the status says to a new leader too.
 
     Args:
         view: cached view of the cluster.
@@ -71,28 +79,8 @@ def budgets_in_force(
         if other is not None:
             # After a failover the nodes of both feeds draw from this one.
             covered = np.union1d(covered, selected.of(other.spec.node_selector))
-        try:
-            found[name] = _in_force(budget, covered, signal(name), now_s, asked(name, budget.spec.watts))
-        except ValueError as error:  # of quantities, zones, clocks and days
-            _log.warning("invalid power budget", extra={"budget": name, "error": str(error)})
+        found[name] = _in_force(budget, covered, signal(name), now_s, asked(name, budget.spec.watts))
     return found
-
-
-def reductions_of(spec: PowerBudgetSpec) -> tuple[Reduction, ...]:
-    """The events of a budget.
-
-    Raises:
-        ValueError: a time cannot be read, or a quantity is out of range.
-    """
-    found = []
-    for one in spec.reductions:
-        start_s, end_s = time_or_none(one.start), time_or_none(one.end)
-        if start_s is None or end_s is None:
-            raise ValueError(f"reduction {one.name}: start or end is no time")
-        limit_w = one.watts if one.watts is not None else spec.watts * (1.0 - (one.reduce_percent or 0.0) / 100.0)
-        ramp_s = RAMP_S if one.ramp_seconds is None else one.ramp_seconds
-        found.append(Reduction(one.name, start_s, end_s, limit_w, ramp_s))
-    return tuple(found)
 
 
 def zone_of(spec: PowerBudgetSpec) -> ZoneInfo:
@@ -111,26 +99,17 @@ def zone_of(spec: PowerBudgetSpec) -> ZoneInfo:
 def _in_force(
     stored: PowerBudget, covered: IntArray, signal: float | None, now_s: float, asked: Sequence[Reduction]
 ) -> StoredBudget:
-    """A budget in the domain's terms.
-
-    Raises:
-        ValueError: a quantity, zone, clock or day is invalid; most of it the API server refuses.
-    """
-    spec, breaker, zone = stored.spec, stored.spec.breaker, zone_of(stored.spec)
-    schedule = [
-        ScheduledWatts(
-            Schedule(
-                "", parse_days(one.days or "*"), parse_clock_min(one.start) % 1440, parse_clock_min(one.end), zone
-            ),
-            one.watts,
-        )
-        for one in spec.schedule
-    ]
-    follow = None if spec.follow is None else Follow(spec.follow.low, spec.follow.high, spec.follow.watts_at_high)
-    reductions = (*reductions_of(spec), *asked)
+    """A budget in the domain's terms."""
+    spec, breaker, errors = stored.spec, stored.spec.breaker, list[str]()
+    schedule = _readable((("schedule", one) for one in spec.schedule), partial(_window, spec), errors)
+    follow = next(iter(_readable([("follow", spec.follow)] if spec.follow else (), _follow, errors)), None)
+    events = ((f"reduction {one.name}", one) for one in spec.reductions)
+    reductions = (*_readable(events, partial(_reduction, spec.watts), errors), *asked)
     limit = watts_in_force(
         now_s, spec.watts, schedule=schedule, follow=follow, signal=signal, reductions=reductions
     )  # fmt: skip
+    if errors:
+        limit = WattsInForce(min(limit.limit_w, stored.status.limit_watts or limit.limit_w), INVALID)
     budget = Budget(
         stored.metadata.name,
         limit.limit_w,
@@ -149,7 +128,36 @@ def _in_force(
         ),
         enforced=spec.mode != Mode.OBSERVE,
     )
-    return StoredBudget(budget, limit, reductions, spec.watts, None if follow is None else signal)
+    invalid = "; ".join(dict.fromkeys(errors))
+    return StoredBudget(budget, limit, reductions, spec.watts, None if follow is None else signal, invalid)
+
+
+def _readable(parts: Iterable[tuple[str, _Part]], read: Callable[[_Part], _Read], errors: list[str]) -> list[_Read]:
+    """The named parts that can be read; what is wrong with the others is added to `errors`."""
+    found = []
+    for name, part in parts:
+        try:
+            found.append(read(part))
+        except ValueError as error:  # of quantities, zones, clocks and days
+            errors.append(f"{name}: {error}")
+    return found
+
+
+def _window(spec: PowerBudgetSpec, window: ScheduleWindow) -> ScheduledWatts:
+    days, start_min = parse_days(window.days or "*"), parse_clock_min(window.start) % 1440
+    return ScheduledWatts(Schedule("", days, start_min, parse_clock_min(window.end), zone_of(spec)), window.watts)
+
+
+def _follow(spec: FollowSpec) -> Follow:
+    return Follow(spec.low, spec.high, spec.watts_at_high)
+
+
+def _reduction(spec_w: float, event: ReductionSpec) -> Reduction:
+    start_s, end_s = time_or_none(event.start), time_or_none(event.end)
+    if start_s is None or end_s is None:
+        raise ValueError("start or end is no time")
+    limit_w = event.watts if event.watts is not None else spec_w * (1.0 - (event.reduce_percent or 0.0) / 100.0)
+    return Reduction(event.name, start_s, end_s, limit_w, RAMP_S if event.ramp_seconds is None else event.ramp_seconds)
 
 
 class _Selection:
