@@ -1,15 +1,24 @@
-"""Nodes that wake under power budgets: no boot breaks a budget, and no node that fits is left off."""
+"""Nodes that wake, and pods that move, under power budgets: none is broken, and no node that fits is left off."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulie.domain.capping.admission import PodRoom
 from joulie.domain.capping.budgets import Budget, BudgetNodes, decide_budgets
 from joulie.domain.capping.switched import Switched, SwitchState, wake_room, with_switched
 from joulie.domain.sleep.commands import Action
 from joulie.domain.sleep.decide import decide
-from joulie.domain.sleep.snapshot import Room, SleepNode, SleepSettings, SleepSnapshot, WaitingPod
-from joulie.domain.sleep.states import Asleep, Awake, Waking
+from joulie.domain.sleep.snapshot import (
+    BoundPod,
+    ConsolidationSettings,
+    Room,
+    SleepNode,
+    SleepSettings,
+    SleepSnapshot,
+    WaitingPod,
+)
+from joulie.domain.sleep.states import Asleep, Awake, Emptying, Waking
 
 FLOOR_W, FULL_W, STANDBY_W = 300.0, 500.0, 20.0
 ROOM = Room(8.0, 8.0, 0.0, 8.0)
@@ -88,3 +97,43 @@ def test_no_boot_breaks_a_budget_and_no_node_that_fits_stays_off(rack):
     for name, state in zip(names, states, strict=True):
         if isinstance(state, Asleep) and waking < min(pods, SETTINGS.max_waking):
             assert any(room.left_w[budget] < room.extra_w[name] for budget in room.budgets[name])
+
+
+POD = Room(1.0, 1.0, 0.0, 1.0)
+MOVES = SleepSettings(min_awake=0, consolidation=ConsolidationSettings(max_nodes=9, max_moves=99))
+
+
+def awake(name, state, draws_w):
+    pods = tuple(
+        BoundPod(f"{name}/{number}", POD, movable=True, age_s=1e6, left_min=60.0, draw_w=draw_w)
+        for number, draw_w in enumerate(draws_w)
+    )
+    return SleepNode(
+        name, "cpu", state, jobs=len(pods), allocatable=ROOM, free=Room(3.0, 3.0, 0.0, 3.0), base_w=100.0, pods=pods
+    )
+
+
+draws = st.lists(st.sampled_from([20.0, 50.0]), min_size=1, max_size=3)
+
+
+@given(
+    st.lists(draws, min_size=2, max_size=4),
+    st.integers(1, 3),
+    st.lists(st.tuples(st.sampled_from([30.0, 60.0, 100.0]), st.sets(st.integers(0, 6), min_size=1)), max_size=3),
+)
+def test_pods_that_move_take_no_more_than_budgets_have_left(leaving, targets, budgets):
+    nodes = {f"n{index}": awake(f"n{index}", Emptying(0.0), watts) for index, watts in enumerate(leaving)}
+    nodes |= {name: awake(name, Awake(), [50.0]) for name in (f"n{len(nodes) + index}" for index in range(targets))}
+    left_w = {f"budget-{index}": room_w for index, (room_w, _) in enumerate(budgets)}
+    covering = {
+        name: tuple(f"budget-{index}" for index, (_, covered) in enumerate(budgets) if number in covered)
+        for number, name in enumerate(nodes)
+    }
+    decision = decide(SleepSnapshot(100.0, list(nodes.values()), pod_room=PodRoom(left_w, covering)), MOVES)
+    for move in decision.moves:
+        draw_w = next(pod.draw_w for pod in nodes[move.node].pods if pod.name == move.pod)
+        for budget in covering[move.target]:
+            left_w[budget] -= draw_w
+    assert all(watts >= 0.0 for watts in left_w.values())
+    if not budgets and 3 * targets >= sum(map(len, leaving)):
+        assert len(decision.moves) == sum(map(len, leaving))

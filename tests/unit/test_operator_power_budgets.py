@@ -197,17 +197,18 @@ async def test_a_budget_says_what_is_left_for_pods_and_nodes_which_budgets_cover
 async def test_nothing_is_moved_under_a_budget_that_curtails_or_before_budgets_are_known(stage):
     await fleet(stage)
     await create(stage, "rack", 12_000.0, nodeSelector={names.RACK_LABEL: "rack-0"})
-    room_w = stage.loop._budgets.pod_room_w
-    assert room_w() is None
+    budgets = stage.loop._budgets
+    assert not budgets.pod_room().known
     await settled(stage)
     covered = (await budget(stage, "rack")).status.nodes
     assert 0 < covered < len(FLEET)
-    assert sorted(room_w().values()) == [0.0] * covered
+    assert len(budgets.pod_room().budgets) == covered
+    assert budgets.pod_room().left_w == {"rack": 0.0}
     await change(stage, "rack", watts=100_000.0)
     await look(stage, 300.0)
     await settled(stage, 8)
-    assert len(room_w()) == covered
-    assert min(room_w().values()) > 10_000.0
+    assert len(budgets.pod_room().budgets) == covered
+    assert budgets.pod_room().left_w["rack"] > 10_000.0
 
 
 @played(play, mode=Mode.ENFORCE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulie.domain.capping.admission import PodRoom
 from joulie.domain.scheduling.labels import Requirement
 from joulie.domain.scheduling.node_rules import ANYWHERE, NodeRules
 from joulie.domain.scheduling.node_rules import Term as NodeTerm
@@ -60,9 +60,14 @@ def node(name: str, *pods: BoundPod, state: SleepState | None = None, **changes:
 
 
 def decided(*nodes: SleepNode, pods: tuple[WaitingPod, ...] = (), **changes: Any) -> SleepDecision:
-    expected, back = changes.pop("expected", ()), changes.pop("until_back", ())
+    expected, back, room = changes.pop("expected", ()), changes.pop("until_back", ()), changes.pop("room", PodRoom())
     settings = replace(SETTINGS, consolidation=replace(SETTINGS.consolidation, **changes))
-    return decide(SleepSnapshot(NOW_S, nodes, pods, expected, until_back=back), settings)
+    return decide(SleepSnapshot(NOW_S, nodes, pods, expected, until_back=back, pod_room=room), settings)
+
+
+def left(watts: float, *names: str) -> PodRoom:
+    """A budget over these nodes, or over the busy one, that has so much left, W."""
+    return PodRoom({"rack": watts}, dict.fromkeys(names or ("busy",), ("rack",)))
 
 
 def acts(decision: SleepDecision) -> list[tuple[str, str]]:
@@ -110,11 +115,10 @@ def test_what_keeps_a_pod_where_it_is(changes: dict[str, Any]) -> None:
         {"switchable": False},
         {"ready": False},
         {"jobs": 2},
-        {"pod_room_w": 0.0},
         {"family": ""},
         {"state": Awake(given_up_s=NOW_S - 3599.0)},
     ],
-    ids=["keep", "no switch", "not ready", "unknown pod", "curtailed", "kept for somebody", "tried before"],
+    ids=["keep", "no switch", "not ready", "unknown pod", "kept for somebody", "tried before"],
 )
 def test_what_keeps_a_node_from_being_emptied(changes: dict[str, Any]) -> None:
     assert acts(decided(replace(node("few", pod()), **changes), BUSY)) == []
@@ -131,9 +135,11 @@ def test_nothing_is_emptied_unless_asked_for() -> None:
 
 
 def test_no_room_is_found_on_nodes_that_budgets_or_others_keep() -> None:
-    for changes in ({"pod_room_w": 19.0}, {"family": ""}, {"ready": False}, {"state": Cordoned(NOW_S)}):
+    for changes in ({"family": ""}, {"ready": False}, {"state": Cordoned(NOW_S)}):
         assert acts(decided(node("few", pod()), replace(BUSY, **changes)))[:1] != [("empty", "few")]
-    assert acts(decided(node("few", pod()), replace(BUSY, pod_room_w=20.0))) == [("empty", "few")]
+    for room, acted in ((left(19.0), []), (left(20.0), [("empty", "few")]), (PodRoom(known=False), [])):
+        assert acts(decided(node("few", pod()), BUSY, room=room)) == acted
+    assert acts(decided(node("few", pod()), BUSY, room=left(0.0, "few"))) == [], "it is curtailed"
 
 
 def test_two_nodes_never_move_to_the_same_room_nor_to_each_other() -> None:
@@ -214,19 +220,26 @@ def test_an_empty_node_is_cordoned_once_it_was_quiet_for_some_looks() -> None:
     [
         (node("few", pod(), state=EMPTYING, keep="observe mode"), "observe mode"),
         (node("few", pod(), state=EMPTYING, ready=False), "not ready"),
-        (node("few", pod(), state=EMPTYING, pod_room_w=0.0), "a power budget curtails it"),
         (node("few", pod(movable=False), state=EMPTYING), "pod team/p must not be moved"),
         (node("few", pod(age_s=59.0), state=EMPTYING), "pod team/p came"),
         (node("few", pod(requests=Room(9.0, 1.0, 0.0, 1.0)), state=EMPTYING), "its pods find no room elsewhere"),
         (node("few", pod(), state=Emptying(NOW_S - 900.0)), "not empty after 900 s"),
     ],
-    ids=["keep", "not ready", "curtailed", "fixed", "came back", "no room", "too long"],
+    ids=["keep", "not ready", "fixed", "came back", "no room", "too long"],
 )
 def test_it_is_given_up_and_left_alone_for_a_while(few: SleepNode, reason: str) -> None:
     decision = decided(few, BUSY)
     assert decision.commands == (Command(Action.UNCORDON, "few", reason),)
     assert decision.states["few"] == Awake(given_up_s=NOW_S)
     assert decision.moves == ()
+
+
+def test_it_is_opened_where_a_budget_curtails_it() -> None:
+    few = node("few", pod(), state=EMPTYING)
+    for room in (left(0.0, "few"), PodRoom(known=False)):
+        assert decided(few, BUSY, room=room).commands == (
+            Command(Action.UNCORDON, "few", "a power budget curtails it"),
+        )
 
 
 def test_it_is_opened_where_consolidation_was_switched_off() -> None:
@@ -267,34 +280,53 @@ NODES = st.builds(
     st.lists(PODS, max_size=3),
     st.sampled_from([Awake(), Awake(), Awake(), EMPTYING, Cordoned(NOW_S), Asleep(0.0)]),
     keep=st.sampled_from(["", "", "", "reserved"]),
-    pod_room_w=st.sampled_from([math.inf, math.inf, 0.0, 30.0]),
 )
+BUDGETS = st.dictionaries(
+    st.sampled_from(["rack", "feed", "hall"]),
+    st.tuples(st.sampled_from([0.0, 30.0, 50.0]), st.sets(st.integers(0, 5))),
+)
+"""What is left of each budget, W, and the numbers of its nodes."""
 WAITING = st.builds(WaitingPod, st.uuids().map(str), st.sampled_from([SMALL, Room(12.0, 1.0, 0.0, 1.0)]))
 
 
-@given(st.lists(NODES, min_size=1, max_size=6), st.lists(WAITING, max_size=2), st.integers(1, 2), st.integers(1, 4))
+@given(
+    st.lists(NODES, min_size=1, max_size=6),
+    st.lists(WAITING, max_size=2),
+    BUDGETS,
+    st.integers(1, 2),
+    st.integers(1, 4),
+)
 def test_only_what_may_be_moved_is_moved_and_only_where_there_is_room(
-    some: list[SleepNode], waiting: list[WaitingPod], max_nodes: int, max_moves: int
+    some: list[SleepNode],
+    waiting: list[WaitingPod],
+    budgets: dict[str, tuple[float, set[int]]],
+    max_nodes: int,
+    max_moves: int,
 ) -> None:
     nodes = {f"n{index}": replace(one, name=f"n{index}") for index, one in enumerate(some)}
-    decision = decided(*nodes.values(), pods=tuple(waiting), max_nodes=max_nodes, max_moves=max_moves)
+    covering = {name: tuple(each for each, (_, under) in budgets.items() if int(name[1:]) in under) for name in nodes}
+    room = PodRoom({name: left_w for name, (left_w, _) in budgets.items()}, covering)
+    decision = decided(*nodes.values(), pods=tuple(waiting), room=room, max_nodes=max_nodes, max_moves=max_moves)
     before = {name for name, one in nodes.items() if isinstance(one.state, Emptying)}
     after = {name for name, state in decision.states.items() if isinstance(state, Emptying)}
     assert len(after) <= max(len(before), max_nodes)
     assert len(after - before) <= 1
     assert len(decision.moves) == len({move.pod for move in decision.moves}) <= max_moves
     taken: Counter[str] = Counter()
+    drawn_w: Counter[str] = Counter()
     for move in decision.moves:
-        source, target = nodes[move.node], nodes[move.target]
+        source = nodes[move.node]
         gone = next(one for one in source.pods if one.name == move.pod)
         assert gone.movable
         assert not gone.terminating
         assert move.node in before & after
         assert not source.keep
         assert isinstance(decision.states[move.target], Awake)
-        assert target.pod_room_w >= gone.draw_w
+        for budget in covering[move.target]:
+            drawn_w[budget] += gone.draw_w
         taken[move.target] += gone.requests.cores
     assert all(taken[name] <= nodes[name].free.cores for name in taken)
+    assert all(drawn_w[name] <= room.left_w[name] for name in drawn_w)
     for name in after - before:
         one = nodes[name]
         assert one.pods

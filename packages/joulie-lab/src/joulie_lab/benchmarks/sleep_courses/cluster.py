@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from joulie.domain.capping.admission import PodRoom
 from joulie.domain.scheduling.labels import Requirement
 from joulie.domain.scheduling.node_rules import ANYWHERE, NodeRules, Term
 from joulie.domain.sleep.snapshot import BoundPod, Room, SleepNode
@@ -232,8 +233,12 @@ class Cluster:
             free=self._free(node),
             base_w=700.0 if node.family == "gpu" else 150.0,
             pods=tuple(self._bound(pod) for pod in pods),
-            pod_room_w=0.0 if self.now_s < self._curtailed_until_s else math.inf,
         )
+
+    @property
+    def pod_room(self) -> PodRoom:
+        """Room that power budgets have for pods; none while they curtail."""
+        return PodRoom(known=self.now_s >= self._curtailed_until_s)
 
     def _bound(self, pod: Pod) -> BoundPod:
         return BoundPod(

@@ -45,7 +45,10 @@ class Operator:
         now_s = self._cluster.now_s + self._cluster.clock_s
         nodes = {node.name: self._remembered(node, now_s) for node in seen}
         pending = tuple(WaitingPod(pod.name, pod.requests, pod.rules) for pod in self._cluster.pods if not pod.node)
-        decision = decide(SleepSnapshot(now_s, list(nodes.values()), pending, self._expected()), self._settings)
+        snapshot = SleepSnapshot(
+            now_s, list(nodes.values()), pending, self._expected(), pod_room=self._cluster.pod_room
+        )
+        decision = decide(snapshot, self._settings)
         self.counts["unexplained"] += sum(not decision.waits.get(pod.name) for pod in pending)
         self._check(nodes, decision)
         commanded = {command.node for command in decision.commands}

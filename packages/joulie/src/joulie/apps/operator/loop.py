@@ -111,7 +111,7 @@ class ControlLoop:
             metrics.sleep,
             switches=_switches(settings),
             wake_room=lambda asleep: self._budgets.wake_room(asleep),  # noqa: PLW0108 (made below)
-            pod_room_w=lambda: self._budgets.pod_room_w(),  # noqa: PLW0108
+            pod_room=lambda: self._budgets.pod_room(),  # noqa: PLW0108
             pod_power_w=self._power.pod_power_w,
             plan_changed=wake.set,
         )

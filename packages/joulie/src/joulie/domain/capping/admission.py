@@ -15,7 +15,9 @@ Where there is no room left at all, limits are already not enough, and no pod st
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,6 +28,30 @@ SETTLING_S = 120.0
 """How long after it has started a pod's expected watts count beside what is measured, s."""
 ROUNDING_W = 0.5
 """Difference up to which a pod still fits, W."""
+
+
+@dataclass(frozen=True)
+class PodRoom:
+    """Room that power budgets have for pods that are moved.
+
+    Attributes:
+        left_w: by budget in force, what is left for pods, W; 0 where one curtails.
+        budgets: names of the budgets that cover each node; a node that none covers is absent.
+        known: whether budgets have been decided upon; before, no node has room.
+    """
+
+    left_w: Mapping[str, float] = field(default_factory=dict)
+    budgets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    known: bool = True
+
+    def of_node(self, node: str) -> float:
+        """What is left for pods on a node, W; infinite where no budget covers it."""
+        if not self.known:
+            return 0.0
+        return min((self.left_w[budget] for budget in self.budgets.get(node, ())), default=math.inf)
+
+
+UNLIMITED_ROOM = PodRoom()
 
 
 def spared_w(nodes: BudgetNodes, low_w: FloatArray) -> FloatArray:

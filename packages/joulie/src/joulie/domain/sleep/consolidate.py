@@ -9,6 +9,7 @@ room on others before the next one is looked at.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from joulie.domain.scoring.marginal_placement import (
 from joulie.domain.sleep.commands import Move
 from joulie.domain.sleep.snapshot import BoundPod, ConsolidationSettings, Room, SleepNode, SleepSnapshot
 from joulie.domain.sleep.states import Awake, Emptying
-from joulie.domain.units import BoolArray, FloatArray
+from joulie.domain.units import BoolArray, FloatArray, IntArray
 
 MAX_PODS = 32
 """Pods of a node that is emptied, at most."""
@@ -38,16 +39,16 @@ _SETTLES_S = 120.0
 """Time from the last pod's leaving until the node is off, s: it stays closed for a while first."""
 
 
-def why_not_emptied(node: SleepNode, state: Emptying, now_s: float, settings: ConsolidationSettings) -> str:
+def why_not_emptied(node: SleepNode, state: Emptying, snapshot: SleepSnapshot, settings: ConsolidationSettings) -> str:
     """Why a node that is emptied is to be opened instead; empty if it goes on."""
-    passed_s = now_s - state.since_s
+    passed_s = snapshot.now_s - state.since_s
     stays = [pod.name for pod in node.pods if not (pod.movable or pod.terminating)]
     came = [pod.name for pod in node.pods if pod.age_s < passed_s]
     reasons = (
         (not settings.max_nodes, "nodes are not emptied"),
         (bool(node.keep), node.keep),
         (not node.ready, "not ready"),
-        (node.pod_room_w <= 0.0, "a power budget curtails it"),
+        (snapshot.pod_room.of_node(node.name) <= 0.0, "a power budget curtails it"),
         (state.held_looks >= settings.held_looks, "a pod waits that it has room for"),
         (passed_s >= settings.timeout_s, f"not empty after {passed_s:.0f} s"),
         (bool(stays), f"pod {next(iter(stays), '')} must not be moved"),
@@ -64,16 +65,21 @@ class _Spread(NamedTuple):
         cost_w_min: energy that the nodes need more that get them, W min.
         free: what is left free, shape ``(4, n_nodes)``.
         busy_min: for how long the nodes are up then, shape ``(n_nodes,)``.
+        left_w: what budgets have left for pods then, W, shape ``(n_budgets + 1,)``.
     """
 
     moves: tuple[Move, ...]
     cost_w_min: float
     free: FloatArray
     busy_min: FloatArray
+    left_w: FloatArray
 
 
 class Consolidation:
-    """The nodes of one decision while moves are booked: room that one pod takes is not given away twice.
+    """The nodes of one decision while moves are booked: room and watts that one pod takes are not given away twice.
+
+    A pod takes its watts from every budget that covers the node that it goes to, and gives none back where it was, not
+    to the same budget either: that node counts with its lowest limit, with the pod or without, until it is off.
 
     Args:
         nodes: those that are awake.
@@ -94,15 +100,16 @@ class Consolidation:
         self._nodes = [node for node in nodes if node.ready and node.family]
         self._index = {node.name: index for index, node in enumerate(self._nodes)}
         self._free = np.array([free[node.name] for node in self._nodes]).reshape(-1, len(Room._fields)).T
-        self._base_w, self._cores, self._gpus, self._room_w = (
+        self._base_w, self._cores, self._gpus = (
             np.array(values, dtype=np.float64)
             for values in (
                 [node.base_w for node in self._nodes],
                 [node.allocatable.cores for node in self._nodes],
                 [node.allocatable.gpus for node in self._nodes],
-                [node.pod_room_w for node in self._nodes],
             )
         )
+        self._room = snapshot.pod_room
+        self._left_w, self._budgets = self._budgets_of_nodes()
         left_min = np.array([_left_min(node) for node in self._nodes])
         empty_min = np.array([_empty_min(node, self._now_s) for node in self._nodes])
         n_jobs = np.array([node.jobs for node in self._nodes], dtype=np.int64)
@@ -164,7 +171,7 @@ class Consolidation:
             and abs(self._now_s - state.given_up_s) >= settings.pause_s
             and node.switchable
             and not node.keep
-            and node.pod_room_w > 0.0
+            and self._room.of_node(node.name) > 0.0
             and 0 < len(node.pods) == node.jobs <= MAX_PODS
             and all(pod.movable and not pod.terminating and pod.age_s >= settings.min_age_s for pod in node.pods)
         )
@@ -204,10 +211,23 @@ class Consolidation:
                 self._free[:, first] -= asked
                 self._reserved[first] = True
 
+    def _budgets_of_nodes(self) -> tuple[FloatArray, IntArray]:
+        """What budgets have left for pods, W, and the budgets of each node, padded with the last one, without limit."""
+        left_w = [*self._room.left_w.values(), math.inf if self._room.known else 0.0]
+        index = {name: number for number, name in enumerate(self._room.left_w)}
+        covering = [self._room.budgets.get(node.name, ()) for node in self._nodes]
+        depth = max(map(len, covering), default=0) + 1
+        # Most nodes are covered by the same budgets as others.
+        rows = {
+            names: [*(index[name] for name in names), *[len(index)] * (depth - len(names))] for names in set(covering)
+        }
+        return np.array(left_w), np.array([rows[names] for names in covering], dtype=np.int64).reshape(-1, depth)
+
     def _spread(self, node: SleepNode, pods: Sequence[BoundPod]) -> _Spread | None:
         """Where the pods of a node find room elsewhere, the largest first; None if one of them finds none."""
-        free, busy_min = self._free.copy(), self._busy_min.copy()
-        open_to_it = self._room_w >= sum(pod.draw_w for pod in pods)
+        free, busy_min, left_w = self._free.copy(), self._busy_min.copy(), self._left_w.copy()
+        # kube-scheduler may choose one node for all of them.
+        open_to_it = left_w[self._budgets].min(axis=1) >= sum(pod.draw_w for pod in pods)
         if node.name in self._index:
             open_to_it[self._index[node.name]] = False
         moves, cost_w_min = [], 0.0
@@ -223,11 +243,12 @@ class Consolidation:
             cost_w_min += max(0.0, float(costs[index]))
             free[:, index] -= asked
             busy_min[index] = max(busy_min[index], pod.left_min)
+            left_w[self._budgets[index]] -= pod.draw_w
             moves.append(Move(pod.name, node.name, self._nodes[index].name))
-        return _Spread(tuple(moves), cost_w_min, free, busy_min)
+        return _Spread(tuple(moves), cost_w_min, free, busy_min, left_w)
 
     def _book(self, spread: _Spread) -> None:
-        self._free, self._busy_min = spread.free, spread.busy_min
+        self._free, self._busy_min, self._left_w = spread.free, spread.busy_min, spread.left_w
 
     def _admits(self, rules: NodeRules) -> BoolArray:
         """Which nodes the rules of a pod admit."""

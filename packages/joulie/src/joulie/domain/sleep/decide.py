@@ -37,7 +37,7 @@ def decide(snapshot: SleepSnapshot, settings: SleepSettings) -> SleepDecision:
         decision.expect(expected)
     decision.keep_reserve()
     if settings.consolidation.max_nodes:
-        decision.consolidate(snapshot)
+        decision.consolidate()
     for node in sorted(snapshot.nodes, key=lambda one: (-one.base_w, one.name)):
         decision.cordon_idle(node)
     decision.switch_off()
@@ -48,7 +48,7 @@ class _Decision:
     """A decision in the making."""
 
     def __init__(self, snapshot: SleepSnapshot, settings: SleepSettings) -> None:
-        self._now_s, self._settings = snapshot.now_s, settings
+        self._snapshot, self._now_s, self._settings = snapshot, snapshot.now_s, settings
         self._nodes, self._pods = snapshot.nodes, snapshot.pods
         self._states: dict[str, SleepState] = {}
         self._commands: list[Command] = []
@@ -112,7 +112,7 @@ class _Decision:
         held = any(self._fits(pod, node) for pod in self._pods)
         state = state.seen(empty=node.jobs == 0, held=held, now_s=self._now_s)
         self._states[node.name] = state
-        reason = why_not_emptied(node, state, self._now_s, settings)
+        reason = why_not_emptied(node, state, self._snapshot, settings)
         if reason:
             self._uncordon(node, reason)
         elif state.quiet_looks >= self._settings.settle_looks:
@@ -369,7 +369,7 @@ class _Decision:
         if self._settings.consolidation.max_nodes:
             self._free_for_moves, self._needed_now = dict(self._free), set(self._needed)
 
-    def consolidate(self, snapshot: SleepSnapshot) -> None:
+    def consolidate(self) -> None:
         """Move pods off the nodes that are emptied, and begin with another one where that pays and nobody waits."""
         emptying = [node for node in self._nodes if isinstance(self._states[node.name], Emptying)]
         settled = not self._held and not any(isinstance(state, Waking) for state in self._states.values())
@@ -377,7 +377,7 @@ class _Decision:
         if not (emptying or begin):
             return
         nodes = [node for node in self._nodes if isinstance(self._states[node.name], Awake)]
-        plan = Consolidation(nodes, self._free_for_moves, snapshot, self._settings.consolidation)
+        plan = Consolidation(nodes, self._free_for_moves, self._snapshot, self._settings.consolidation)
         for node in emptying:
             state = self._states[node.name]
             assert isinstance(state, Emptying)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from joulie.domain.capping.admission import UNLIMITED_ROOM, PodRoom
 from joulie.domain.capping.switched import NO_BUDGETS, WakeRoom
 from joulie.domain.scheduling.node_rules import ANYWHERE, NodeRules, Taint
 from joulie.domain.sleep.states import SleepState
@@ -157,7 +157,6 @@ class SleepNode:
         taints: its taints, without Joulie's.
         base_w: power that it saves asleep, W.
         pods: those that keep it awake; empty where nodes are not emptied.
-        pod_room_w: power that budgets have left for more pods on it, W; 0 where one curtails.
     """
 
     name: str
@@ -175,7 +174,6 @@ class SleepNode:
     taints: tuple[Taint, ...] = ()
     base_w: float = 0.0
     pods: tuple[BoundPod, ...] = ()
-    pod_room_w: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -223,6 +221,7 @@ class SleepSnapshot:
         expected: pods that the forecast of demand expects.
         wake_room: room that power budgets have for nodes to wake.
         until_back: pods that the forecast expects while an emptied node would sleep.
+        pod_room: room that power budgets have for pods that are moved.
     """
 
     now_s: float
@@ -231,3 +230,4 @@ class SleepSnapshot:
     expected: Sequence[ExpectedPods] = ()
     wake_room: WakeRoom = NO_BUDGETS
     until_back: Sequence[ExpectedPods] = ()
+    pod_room: PodRoom = UNLIMITED_ROOM

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from joulie.apps.operator.budgets.nodes import LimitsOfNodes
 from joulie.apps.operator.budgets.status import ENFORCED, INVALID, status_matches, status_of, told
 from joulie.apps.operator.budgets.stored import StoredBudget, budgets_in_force
 from joulie.apps.operator.leader import Leader
-from joulie.domain.capping.admission import room_for_pods
+from joulie.domain.capping.admission import UNLIMITED_ROOM, PodRoom, room_for_pods
 from joulie.domain.capping.budgets import RESPONSE_S, Budget, BudgetMemory, BudgetNodes, decide_budgets
 from joulie.domain.capping.budgets import BudgetDecision as Decision
 from joulie.domain.capping.node_limits import NodeLimits, PowerCeiling
@@ -58,6 +57,7 @@ class _Decided:
         nodes: all nodes, with what was counted of those.
         decision: upon `budgets` and `nodes`.
         rooms_w: what budgets have left for pods, W, by name; those that hold none back are absent.
+        covering: names of the budgets in force that cover each node.
     """
 
     budgets: Mapping[str, Budget]
@@ -66,33 +66,27 @@ class _Decided:
     nodes: BudgetNodes
     decision: Decision
     rooms_w: Mapping[str, float]
+    covering: Mapping[str, tuple[str, ...]]
 
     def wake_room(self, asleep: Collection[str]) -> WakeRoom:
         """The room that the decision left for nodes to wake: what is wanted since has none yet."""
         return wake_room(asleep, self.as_if_on, self.switched, list(self.budgets.values()), self.decision)
 
-    def pod_room_w(self) -> dict[str, float]:
-        """What budgets have left for more pods on each node that they cover, W; 0 where one curtails."""
-        found: dict[str, float] = {}
-        nodes, limits_w = self.nodes, self.decision.limit_w
-        for name, budget in self.budgets.items():
-            if not budget.enforced:
-                continue
-            limited = limits_w[budget.nodes] < nodes.full_w[budget.nodes]
-            curtails = bool((limited & nodes.steerable[budget.nodes]).any())
-            room_w = 0.0 if curtails else self.rooms_w.get(name, math.inf)
-            for place in budget.nodes.tolist():
-                node = nodes.names[place]
-                found[node] = min(found.get(node, math.inf), room_w)
-        return found
+    def pod_room(self) -> PodRoom:
+        """The room for pods that are moved; none under a budget that curtails."""
+        limited = self.nodes.steerable & (self.decision.limit_w < self.nodes.full_w)
+        left_w = {
+            name: 0.0 if limited[self.budgets[name].nodes].any() else room_w for name, room_w in self.rooms_w.items()
+        }
+        return PodRoom(left_w, self.covering)
 
 
 class _NoBudgets:
     """No budget is in force, and no limit of one is left in the NodeTwins."""
 
-    def pod_room_w(self) -> dict[str, float]:
+    def pod_room(self) -> PodRoom:
         """Pods may go where they like."""
-        return {}
+        return UNLIMITED_ROOM
 
     def wake_room(self, asleep: Collection[str]) -> WakeRoom:
         """Nodes may wake as they like."""
@@ -174,11 +168,11 @@ class PowerBudgets:
             return UNKNOWN_ROOM if self._view.power_budgets else NO_BUDGETS
         return self._decided.wake_room(asleep)
 
-    def pod_room_w(self) -> dict[str, float] | None:
-        """What the last decision left for more pods on nodes that budgets cover, W; None while nothing is known."""
+    def pod_room(self) -> PodRoom:
+        """The room that the last decision left for pods that are moved."""
         if self._decided is None:
-            return None if self._view.power_budgets else {}
-        return self._decided.pod_room_w()
+            return PodRoom(known=not self._view.power_budgets)
+        return self._decided.pod_room()
 
     async def run(self) -> None:
         """Keep the budgets until cancelled."""
@@ -247,11 +241,12 @@ class PowerBudgets:
         decision = decide_budgets(now_s, seen, list(budgets.values()), self._memory)
         self._memory = decision.memory
         rooms_w = room_for_pods(seen, list(budgets.values()))
-        self._decided = _Decided(budgets, as_if_on, switched, seen, decision, rooms_w)
+        covering = _covering(budgets, seen)
+        self._decided = _Decided(budgets, as_if_on, switched, seen, decision, rooms_w, covering)
         self._demand_response.sampled(self._stored, decision.outcomes)
         before, covered = self._asked, self._covering
         self._asked = self._ceilings(budgets, seen, limits, decision)
-        self._covering = _covering(budgets, seen)
+        self._covering = covering
         self._metrics.show(self._stored, seen, decision.outcomes, rooms_w, now_s)
         self._metrics.decide_seconds.observe(time.monotonic() - began_s)
         return [

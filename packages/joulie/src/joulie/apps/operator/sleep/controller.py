@@ -46,6 +46,7 @@ from joulie.apps.operator.sleep.nodes import Fleet, Seen, is_job, is_marked, see
 from joulie.apps.operator.sleep.pods import BoundPods
 from joulie.apps.operator.sleep.power import NodePower, Sleeper, Switches
 from joulie.apps.operator.sleep.volumes import LocalVolumes
+from joulie.domain.capping.admission import PodRoom
 from joulie.domain.capping.switched import NO_BUDGETS, Switched, SwitchState, WakeRoom
 from joulie.domain.hardware import Catalogue
 from joulie.domain.mode import Mode
@@ -102,7 +103,7 @@ class NodeSleep:
         metrics: metrics of sleep.
         switches: power switches of nodes; None for none.
         wake_room: returns the room that power budgets have for nodes to wake, of the sleeping ones that it is given.
-        pod_room_w: returns what power budgets have left for more pods on nodes that they cover, W; None while unknown.
+        pod_room: returns the room that power budgets have for pods that are moved.
         pod_power_w: returns the measured power of pods by UID, W.
         plan_changed: called when `planned` has changed.
     """
@@ -115,7 +116,7 @@ class NodeSleep:
         *,
         switches: Switches | None = None,
         wake_room: Callable[[Collection[str]], WakeRoom] = lambda _: NO_BUDGETS,
-        pod_room_w: Callable[[], Mapping[str, float] | None] = dict,
+        pod_room: Callable[[], PodRoom] = PodRoom,
         pod_power_w: Callable[[], Mapping[str, float]] = dict,
         plan_changed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -123,7 +124,7 @@ class NodeSleep:
         self._events, self._may_write, self._now_s = leader.events, leader.may_write, leader.now_s
         self._catalogue = catalogue
         self._metrics = metrics
-        self._wake_room, self._pod_room_w, self._pod_power_w = wake_room, pod_room_w, pod_power_w
+        self._wake_room, self._pod_room, self._pod_power_w = wake_room, pod_room, pod_power_w
         settings = leader.settings
         forecast, consolidation = settings.forecast, settings.consolidation
         self._sleeping = replace(settings.sleeping, consolidation=replace(consolidation, boot_s=forecast.ahead_s))
@@ -188,9 +189,7 @@ class NodeSleep:
         seen = see(self._view, self._volumes.all, self._now_s())
         if self._sleeping.consolidation.max_nodes:
             profiles = self._view.workload_profiles.all_effective()
-            seen = replace(
-                seen, profiles=profiles, pod_power_w=dict(self._pod_power_w()), pod_room_w=self._pod_room_w()
-            )
+            seen = replace(seen, profiles=profiles, pod_power_w=dict(self._pod_power_w()), pod_room=self._pod_room())
         # On a large cluster this takes a good part of a second, so it runs in a thread.
         room = self._wake_room([name for name, facts in seen.facts.items() if facts.sleep_mark])
         decided = await asyncio.to_thread(self._decide, seen, room)
@@ -219,11 +218,13 @@ class NodeSleep:
         expected = () if settings.sleep is SleepMode.OFF else self._demand.expected(seen.pods, seen.now_s)
         back = self._demand.until_back(seen.now_s) if empties else ()
         pods, ahead = (fleet.waiting, expected) if enforced else ((), ())
-        real = decide(SleepSnapshot(seen.now_s, nodes, pods, ahead, room, back), sleeping)
+        real = decide(SleepSnapshot(seen.now_s, nodes, pods, ahead, room, back, seen.pod_room), sleeping)
         observed = None
         if settings.sleep is not SleepMode.OFF and any(fleet.is_observed(node.name) for node in nodes):
             imagined = fleet.as_if_acting(self._virtual, nodes)
-            snapshot = SleepSnapshot(seen.now_s, imagined, fleet.waiting, expected, until_back=back)
+            snapshot = SleepSnapshot(
+                seen.now_s, imagined, fleet.waiting, expected, until_back=back, pod_room=seen.pod_room
+            )
             observed = decide(snapshot, sleeping)
         self._metrics.decide_seconds.observe(time.monotonic() - began_s)
         return _Decided(fleet, {node.name: node for node in nodes}, real, observed, expected)

@@ -16,6 +16,7 @@ from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.operator.sleep.keep import CLOSED, Keep, acts_on, keep_released, keep_rule
 from joulie.apps.operator.sleep.volumes import VolumeNodes, holders
+from joulie.domain.capping.admission import UNLIMITED_ROOM, PodRoom
 from joulie.domain.control import ControlledNode
 from joulie.domain.hardware import Catalogue
 from joulie.domain.hardware.estimates import TYPICAL_IDLE_SHARE
@@ -58,7 +59,7 @@ class Seen:
         volumes: volumes that cannot be used from everywhere; None if they are not known.
         profiles: effective WorkloadProfiles; these and the next two only where nodes are emptied.
         pod_power_w: measured power of pods by UID, W.
-        pod_room_w: what power budgets have left for more pods on nodes that they cover, W; None while that is unknown.
+        pod_room: room that power budgets have for pods that are moved.
     """
 
     now_s: float
@@ -68,7 +69,7 @@ class Seen:
     volumes: Sequence[VolumeNodes] | None
     profiles: Mapping[WorkloadKey, ProfileEntry] = field(default_factory=dict)
     pod_power_w: Mapping[str, float] = field(default_factory=dict)
-    pod_room_w: Mapping[str, float] | None = field(default_factory=dict)
+    pod_room: PodRoom = UNLIMITED_ROOM
 
 
 def see(view: ClusterView, volumes: Sequence[VolumeNodes] | None, now_s: float) -> Seen:
@@ -111,7 +112,7 @@ class Fleet:
         self._settings = settings
         self._catalogue = catalogue
         self._switches = switches
-        self._pods, self._pod_room_w = pods, seen.pod_room_w
+        self._pods = pods
         self._now_s = seen.now_s
         self._controlled = {node.name: node for node in seen.controlled}
         self._jobs: Counter[str] = Counter()
@@ -199,7 +200,6 @@ class Fleet:
             taints=tuple(taint for taint in facts.taints if taint.key not in _PASSING_TAINTS),
             base_w=0.0 if controlled is None else self._idle_w(controlled),
             pods=self._pods.get(name, ()),
-            pod_room_w=0.0 if self._pod_room_w is None else self._pod_room_w.get(name, math.inf),
         )
 
     def _idle_w(self, node: ControlledNode) -> float:
