@@ -564,7 +564,14 @@ async def test_each_feed_of_a_redundant_pair_carries_the_nodes_of_both(stage):
     await fleet(stage)
     for name, other, rack in (("feed-a", "feed-b", "rack-0"), ("feed-b", "feed-a", "rack-1")):
         await create(stage, name, 21_000.0, redundantWith=other, nodeSelector={names.RACK_LABEL: rack})
+        await look(stage)
+        if name == "feed-a":
+            (why, *_) = (await budget(stage, name)).status.conditions
+            assert (why.reason, why.message.partition(";")[0]) == (
+                "Invalid", "redundantWith: there is no PowerBudget 'feed-b'",
+            )  # fmt: skip
     await settled(stage)
+    assert await enforced(stage, "feed-a") == ("True", "WorstCaseFits")
     assert await asked_sum_w(stage) <= 21_000.0
     assert (await budget(stage, "feed-a")).status.nodes == 4
 

@@ -75,11 +75,14 @@ def budgets_in_force(
     found: dict[str, StoredBudget] = {}
     for name, budget in stored.items():
         covered = selected.of(budget.spec.node_selector)
-        other = stored.get(budget.spec.redundant_with or "")
+        pair, errors = budget.spec.redundant_with, list[str]()
+        other = stored.get(pair or "")
         if other is not None:
             # After a failover the nodes of both feeds draw from this one.
             covered = np.union1d(covered, selected.of(other.spec.node_selector))
-        found[name] = _in_force(budget, covered, signal(name), now_s, asked(name, budget.spec.watts))
+        elif pair:
+            errors.append(f"redundantWith: there is no PowerBudget {pair!r}")
+        found[name] = _in_force(budget, covered, signal(name), now_s, asked(name, budget.spec.watts), errors)
     return found
 
 
@@ -97,10 +100,15 @@ def zone_of(spec: PowerBudgetSpec) -> ZoneInfo:
 
 
 def _in_force(
-    stored: PowerBudget, covered: IntArray, signal: float | None, now_s: float, asked: Sequence[Reduction]
+    stored: PowerBudget,
+    covered: IntArray,
+    signal: float | None,
+    now_s: float,
+    asked: Sequence[Reduction],
+    errors: list[str],
 ) -> StoredBudget:
-    """A budget in the domain's terms."""
-    spec, breaker, errors = stored.spec, stored.spec.breaker, list[str]()
+    """A budget in the domain's terms; what of it cannot be read is added to `errors`."""
+    spec, breaker = stored.spec, stored.spec.breaker
     schedule = _readable((("schedule", one) for one in spec.schedule), partial(_window, spec), errors)
     follow = next(iter(_readable([("follow", spec.follow)] if spec.follow else (), _follow, errors)), None)
     events = ((f"reduction {one.name}", one) for one in spec.reductions)
