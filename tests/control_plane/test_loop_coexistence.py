@@ -1,6 +1,11 @@
-"""Two writers of one NodeTwin, and a world that does not keep still: edits by hand, nodes that go and come, outages."""
+"""Two writers of one NodeTwin, and a world that does not keep still: edits by hand, nodes that go and come, outages.
 
+And readings that are false, and clocks that jump: under PowerBudgets, by what the simulated nodes draw.
+"""
+
+import itertools
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -9,7 +14,10 @@ from typing import Any
 import pytest
 
 from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.times import parse_rfc3339
+from joulie.domain.capping.trip import EARLIEST
 from joulie_lab.control_plane import ApiError, LocalControlPlane, wait_for
+from support.jumping_clock import JumpingClock
 from support.loop import (
     ACTIVE,
     ECO,
@@ -24,17 +32,24 @@ from support.loop import (
     node,
     pod,
 )
+from support.native import compile_library
+from support.plant_readings import PlantReadings
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
 NODE_NAMES = [f"ip-10-0-0-{number}.eu-west-1.compute.internal" for number in range(1, 5)]
 ACTIVE_A, ACTIVE_B, ECO_A, ECO_B = NODE_NAMES
 REST = {ACTIVE_A: ACTIVE, ACTIVE_B: ACTIVE, ECO_A: ECO, ECO_B: ECO}
-PACKAGE_MAX_W = 360.0
+PACKAGE_MAX_W, GPU_MAX_W = 360.0, 400.0
+DEVICES_MAX_W = 2 * PACKAGE_MAX_W + 8 * GPU_MAX_W
 CPU_MIN_W, GPU_MIN_W = 320.0, 200.0
 """Lowest limits that the devices accept."""
 FAST = {"TWIN_STALENESS_THRESHOLD": "10s", "RECONCILE_INTERVAL": "1s"}
 """Thirty times as fast as by default: what takes minutes takes seconds."""
+RECENT_S = 120.0
+OTHER_PCT = 5.0
+OTHER_W = DEVICES_MAX_W * OTHER_PCT / 100.0
+"""What these nodes draw at most beside their CPUs and GPUs."""
 
 OPERATORS_STATUS = {
     "schedulableClass",
@@ -51,23 +66,50 @@ OPERATORS_STATUS = {
 
 
 @pytest.fixture(scope="module")
-def loop(plane: LocalControlPlane) -> Loop:
+def clocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, JumpingClock]:
+    """Wall clocks of the programs that write times."""
+    folder = tmp_path_factory.mktemp("clocks")
+    library = compile_library("jumping_clock", folder / "jumping_clock.so")
+    return {program: JumpingClock(library, folder / program) for program in ("agent", "operator")}
+
+
+@pytest.fixture(scope="module")
+def simulated(plane: LocalControlPlane) -> Loop:
+    """The nodes alone."""
     loop = Loop(plane)
     plane.create_nodes(node(name, H100) for name in NODE_NAMES)
     loop.start_simulator()
-    loop.start_agent(RECONCILE_INTERVAL="200ms")
-    loop.start_extender()
-    loop.start_operator(**FAST)
     return loop
 
 
+@pytest.fixture(scope="module")
+def readings(simulated: Loop) -> Iterator[PlantReadings]:
+    """All that the operator knows of their power."""
+    readings = PlantReadings(simulated.programs["simulator"])
+    with readings.serving():
+        yield readings
+
+
+@pytest.fixture(scope="module")
+def loop(simulated: Loop, readings: PlantReadings, clocks: dict[str, JumpingClock]) -> Loop:
+    simulated.start_agent(RECONCILE_INTERVAL="200ms", **clocks["agent"].environment)
+    simulated.start_extender()
+    own = {"POWER_BUDGET_OTHER_PCT": f"{OTHER_PCT:g}", **clocks["operator"].environment}
+    simulated.start_operator(**FAST, **readings.settings, **own)
+    return simulated
+
+
 @pytest.fixture
-def at_rest(loop: Loop) -> Iterator[Loop]:
+def at_rest(loop: Loop, readings: PlantReadings, clocks: dict[str, JumpingClock]) -> Iterator[Loop]:
     await_rest(loop)
     yield loop
     loop.raise_if_any_ended()
+    readings.disturb({})
+    for clock in clocks.values():
+        clock.jump_to(0)
     loop.delete_pods()
     loop.lift_overrides()
+    loop.lift_budgets()
 
 
 def await_rest(loop: Loop) -> None:
@@ -422,7 +464,7 @@ def test_a_curtailment_goes_on_after_the_api_server_was_away(at_rest: Loop) -> N
     loop.await_budget(100.0, "Infeasible")
     floor_w = 2 * CPU_MIN_W + 8 * GPU_MIN_W
     wait_for(lambda: max(limits_w(loop).values()) <= floor_w, PATIENCE_S, "all give what they can")
-    loop.lift_budget()
+    loop.lift_budgets()
     await_rest(loop)
     assert {name: program.process.pid for name, program in loop.programs.items()} == process_ids
 
@@ -431,6 +473,186 @@ def limits_w(loop: Loop) -> dict[str, float]:
     """The power limits of the devices of each node together, W."""
     told = {name: loop.programs["simulator"].get(f"/telemetry/{name}") for name in NODE_NAMES}
     return {name: 2 * one["cpu"]["capWattsPerPackage"] + 8 * one["gpu"]["capWattsPerGpu"] for name, one in told.items()}
+
+
+DISTURBED = dict(zip(("late", "lost", "stuck", "lying"), NODE_NAMES, strict=True))
+"""What becomes of the readings of each node, which has a feed of its own."""
+FEED_RESPONSE_S, RESPONSE_S = 10, 60
+"""Response times: of feeds, to which readings are too old after half of it, and of a budget that needs none."""
+LEASE_S = 15.0
+HOUR_S = 3600
+
+
+def test_budgets_are_kept_whatever_is_read_and_whoever_is_killed(
+    at_rest: Loop, readings: PlantReadings, clocks: dict[str, JumpingClock]
+) -> None:
+    """By what nodes draw. Readings are false when the load comes; agent and operator die while limits fall."""
+    loop = at_rest
+    operator, agent = loop.programs["operator"], loop.programs["agent"]
+    for name in (ECO_A, ECO_B):
+        loop.override(name, "performance")
+    for name in NODE_NAMES:
+        loop.await_state(name, ACTIVE)
+    loop.set_budget(1e6)
+    full_w = loop.await_budget(1e6)["worstCaseWatts"]
+    rated_w = 0.75 * full_w / len(NODE_NAMES)
+    feed_w = round(0.99 * rated_w)
+    for kind, name in DISTURBED.items():
+        feed = {"nodeSelector": {"kubernetes.io/hostname": name}, "breaker": {"ratedWatts": rated_w}}
+        loop.set_budget(feed_w, kind, responseSeconds=FEED_RESPONSE_S, **feed)
+    for kind in DISTURBED:
+        loop.await_budget(feed_w, "BreakerCarries", kind)
+    began = len(readings.taken)
+
+    readings.disturb({name: kind for kind, name in DISTURBED.items()})
+    use = {names.SIM_GPU_UTIL_PCT_ANNOTATION: "100", names.SIM_CPU_UTIL_PCT_ANNOTATION: "100"}
+    whole = {"nvidia.com/gpu": "8", "cpu": "190"}
+    loop.create(*(pod(f"load-{kind}", on=name, requests=whole, annotations=use) for kind, name in DISTURBED.items()))
+    await_blind(loop, hall="NoReading", late="OldReadings", lost="NoReading", stuck="OldReadings", lying="AllRead")
+    for kind, name in DISTURBED.items():
+        await_drawn(readings, [name], feed_w, f"the feed whose readings are {kind}")
+
+    lowered = len(readings.taken)
+    hall_w = round(3.7 * feed_w)
+    agent.process.kill()
+    loop.set_budget(hall_w, responseSeconds=RESPONSE_S)
+    loop.await_budget(hall_w, "WaitingForAgents")
+    agent.start()
+    loop.await_budget(hall_w)
+    await_drawn(readings, NODE_NAMES, hall_w, "the hall")
+    assert readings.longest_over_s(NODE_NAMES, hall_w, lowered) <= RESPONSE_S
+
+    lowered = len(readings.taken)
+    hall_w = round(3.4 * feed_w)
+    agent.process.pause()
+    loop.set_budget(hall_w, responseSeconds=RESPONSE_S)
+    loop.await_budget(hall_w, "WaitingForAgents")
+    operator.process.kill()
+    readings.disturb({})
+    agent.process.resume()
+    await_drawn(readings, NODE_NAMES, hall_w, "the hall, while no operator runs,")
+    # To the next one, whose clock is wrong, the lease was renewed an hour ago.
+    clocks["operator"].jump_to(HOUR_S)
+    started_s = clock_s()
+    operator.start()
+    clocks["operator"].jump_to(0)
+    loop.await_leader("operator")
+    assert clock_s() - started_s >= LEASE_S
+    loop.await_budget(hall_w)
+    await_blind(loop, hall="AllRead", **dict.fromkeys(DISTURBED, "AllRead"))
+    assert readings.longest_over_s(NODE_NAMES, hall_w, lowered) <= RESPONSE_S
+    for name in NODE_NAMES:
+        assert_carried(readings.taken[began:], name, rated_w)
+
+    loop.lift_budgets()
+    await_unlimited(loop)
+    wait_for(lambda: readings.drawn_w(NODE_NAMES) > 4 * rated_w, PATIENCE_S, "nodes draw what they like")
+
+
+def clock_s() -> float:
+    return time.monotonic()  # noqa: TID251 - real programs run in real time
+
+
+def await_blind(loop: Loop, **wanted: str) -> None:
+    def told() -> bool:
+        found = {name: loop.budget(name)["conditions"]["Blind"] for name in wanted}
+        assert found == wanted, found
+        return True
+
+    wait_for(told, PATIENCE_S, f"budgets say what they read: {wanted}", poll_s=0.5)
+
+
+def await_drawn(readings: PlantReadings, nodes: list[str], watts: float, who: str) -> None:
+    def within() -> bool:
+        drawn_w = readings.drawn_w(nodes)
+        assert drawn_w <= watts, f"{drawn_w:.0f} W"
+        return True
+
+    wait_for(within, PATIENCE_S, f"{who} draws at most {watts:.0f} W")
+
+
+def await_unlimited(loop: Loop) -> None:
+    def unlimited() -> bool:
+        set_w = limits_w(loop)
+        assert set_w == dict.fromkeys(NODE_NAMES, DEVICES_MAX_W), set_w
+        return True
+
+    wait_for(unlimited, PATIENCE_S, "no limit is left")
+
+
+def assert_carried(samples: list[tuple[float, dict[str, float]]], name: str, rated_w: float) -> None:
+    """A breaker by the earliest trip curve would have carried what a node drew."""
+    heat = 0.0
+    for (before_s, _), (now_s, power_w) in itertools.pairwise(samples):
+        load = power_w[name] / rated_w
+        heat = float(EARLIEST.heated(heat, load, now_s - before_s))
+        assert not EARLIEST.trips(heat, load), f"it trips {now_s - samples[0][0]:.0f} s after the load came"
+
+
+def test_clocks_that_jump_by_an_hour_break_no_budget_and_leave_no_false_time(
+    at_rest: Loop, clocks: dict[str, JumpingClock]
+) -> None:
+    """The operator's, the agent's, and both: forward and back in the middle of a curtailment."""
+    loop = at_rest
+    loop.set_budget(1e6)
+    full_w = loop.await_budget(1e6)["worstCaseWatts"]
+    term = lease(loop)
+    recording = loop.record("nodetwins")
+    share, kept_w = 1.0, {0: full_w}
+    for jumping in (("operator",), ("agent",), ("operator", "agent")):
+        for ahead_s in (HOUR_S, 0):
+            for program in jumping:
+                clocks[program].jump_to(ahead_s)
+            share -= 0.02
+            loop.set_budget(share * full_w)
+            loop.await_budget(share * full_w)
+            kept_w[int(loop.get(NODES)["metadata"]["resourceVersion"])] = share * full_w
+            await_blind(loop, hall="AllRead" if ahead_s == 0 or jumping == ("agent",) else "NoReading")
+            await_dated(loop, clocks)
+    asked_w: dict[str, float] = {}
+    for one in recording.stop():
+        asked_w[one.name] = asked(one.object)
+        limit_w = next(watts for version, watts in reversed(kept_w.items()) if version <= one.version)
+        assert sum(asked_w.values()) + OTHER_W * len(NODE_NAMES) <= limit_w + 1.0, "a budget that was kept stays kept"
+    assert lease(loop) == term
+    assert loop.programs["operator"].metric("joulie_operator_leader") == 1.0
+
+
+def lease(loop: Loop) -> tuple[str, int]:
+    """Who leads, and for how many changes of leaders there were."""
+    spec = loop.get(f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/joulie-operator")["spec"]
+    return spec["holderIdentity"], spec["leaseTransitions"]
+
+
+def await_dated(loop: Loop, clocks: dict[str, JumpingClock]) -> None:
+    """Wait until all is dated by the clocks as they are now, and the extender believes what is dated rightly."""
+
+    def dated() -> bool:
+        twins, budget = loop.twins().values(), loop.budget()
+        now_s = clocks["operator"].now_s
+        times = [budget["lastUpdated"], *(twin["status"]["lastUpdated"] for twin in twins)]
+        late_s = [abs(now_s - parse_rfc3339(one)) for one in times]
+        assert max(late_s) < RECENT_S, late_s
+        since = [one["since"] for one in budget["curtailed"]]
+        since += [one["lastTransitionTime"] for twin in twins for one in twin["status"]["conditions"]]
+        assert max(map(parse_rfc3339, since)) <= now_s, since
+        told = [twin["status"]["controlStatus"]["gpu"]["updatedAt"] for twin in twins]
+        now_s = clocks["agent"].now_s
+        assert min(now_s - parse_rfc3339(one) for one in told) < RECENT_S, told
+        stale = {one["node"] for one in loop.programs["extender"].get("/debug/scoring")["nodes"] if not one["fresh"]}
+        assert stale == (set() if right else set(NODE_NAMES)), stale
+        return True
+
+    right = clocks["operator"].ahead_s == 0
+    wait_for(dated, PATIENCE_S, "all is dated by the clocks", poll_s=0.5)
+
+
+def asked(twin: dict[str, Any]) -> float:
+    """Limits of the devices of a node that its NodeTwin asks for together, W."""
+    cpu, gpu = twin["spec"]["cpu"], twin["spec"]["gpu"]["powerCap"]
+    cpu_w = cpu.get("packagePowerCapWatts", PACKAGE_MAX_W * cpu.get("packagePowerCapPctOfMax", 100.0) / 100.0)
+    gpu_w = gpu.get("capWattsPerGpu", GPU_MAX_W * gpu.get("capPctOfMax", 100.0) / 100.0)
+    return float(2 * cpu_w + 8 * gpu_w)
 
 
 def test_a_slow_etcd_is_outlasted(at_rest: Loop) -> None:

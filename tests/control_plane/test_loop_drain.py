@@ -349,7 +349,7 @@ def test_a_leader_that_was_frozen_writes_nothing_when_it_wakes_up_deposed(loop: 
     assert loop.leader() == "operator-b"
     assert len(loop.writes(first)) == before
     loop.await_budget(1800.0)
-    loop.lift_budget()
+    loop.lift_budgets()
     written = Counter(writes_of_state(loop, second, "drain-2"))
     assert written["patch nodetwins/drain-2"] == 1
     # Its labels; and, once the agent has confirmed the restore, the label that a restore is pending.

@@ -16,7 +16,7 @@ from joulie.domain.sleep.snapshot import Room
 from joulie_lab.control_plane import Binaries, LocalControlPlane, wait_for
 from joulie_lab.control_plane.components import Network
 from joulie_lab.control_plane.power_switches import ANNOTATION, PowerSwitches
-from support.loop import CPU_ONLY, NAMESPACE, NODES, PATIENCE_S, PODS, Json, Loop, Program, node, pod
+from support.loop import CPU_ONLY, NAMESPACE, NODES, PATIENCE_S, PODS, TWINS, Json, Loop, Program, node, pod
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
@@ -31,6 +31,8 @@ DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 DEDICATED = {"key": "dedicated", "value": "batch", "effect": "NoSchedule"}
 ASLEEP = {"key": names.ASLEEP_TAINT, "effect": "NoSchedule"}
+FULL_W, FLOOR_W = 1200.0, 1100.0
+"""What a node could draw without limits and at its lowest: 2 x 500 W, 2 x 450 W, and a fifth of 1,000 W."""
 
 
 def stored(loop: Loop, name: str) -> Json:
@@ -148,6 +150,7 @@ def switched(switched_loop: Loop) -> Iterator[Loop]:
     for path in (DEPLOYMENTS, BUDGETS, NODES):
         switched_loop.plane.request("DELETE", path)
     switched_loop.delete_pods()
+    switched_loop.lift_budgets()
 
 
 def start_with_switches(loop: Loop, replica: str, switches: PowerSwitches, folder: Path, **settings: str) -> Program:
@@ -210,6 +213,69 @@ def test_a_node_that_dies_asleep_is_given_up_and_another_one_wakes(switched: Loo
         switches.reset("n6", "On")
         await_node_event(loop, "n6", "Opened", "ready after it was given up")
     assert loop.refused() == []
+
+
+def test_a_node_without_power_counts_with_its_worst_case_until_it_reports_again(switched: Loop, tmp_path: Path) -> None:
+    """The others give for it; nobody closes or switches it, its pod stays, and none wakes in its place without room."""
+    loop = switched
+    add_busy_node(loop, "n8")
+    loop.plane.create_nodes(node(name, CPU_ONLY, annotations=ANNOTATION) for name in ("n9", "n10"))
+    loop.create(pod("work", on="n9", requests={"cpu": "300"}))
+    assert loop.await_placed("work") == "n9"
+    switches = PowerSwitches(loop.plane, ["n8", "n9", "n10"], boot_s=1.0)
+    with switches.serving():
+        operator = start_with_switches(loop, "outage", switches, tmp_path, POWER_BUDGET_INTERVAL="1s")
+        await_states(loop, n8="", n9="", n10="asleep")
+        wait_for(lambda: ready(loop, "n10") == "Unknown", PATIENCE_S, "n10 is switched off")
+        watts = FULL_W + FLOOR_W + 70.0
+        loop.set_budget(watts)
+        await_curtailed(loop, watts, "n8", "n9")
+
+        switches.reset("n9", "ForceOff")
+        status = await_curtailed(loop, watts, "n8")
+        assert status["worstCaseWatts"] >= FULL_W + FLOOR_W, "n9 may be back at any time, without limits"
+        loop.create(pod("patient", requests={"cpu": "200"}))
+        told = "a sleeping node has room for it; it waits for power, or for others to have woken"
+        await_event(loop, "patient", "WaitsForNode", told)
+        switches.reset("n9", "On")
+        wait_for(lambda: ready(loop, "n9") == "True", PATIENCE_S, "n9 is back")
+        # Its agent has not: what it reported was of the boot before.
+        loop.set_budget(watts - 1.0)
+        await_curtailed(loop, watts - 1.0, "n8")
+        await_curtailed(loop, watts - 1.0, "n8", "n9")
+        assert state(loop, "n9") == ""
+        assert [on for _, on in switches.machines["n9"].switched] == [True, False, True]
+        assert not switches.machines["n10"].is_on
+        assert loop.await_placed("work") == "n9"
+        assert loop.writes(operator, "pods") == []
+
+        loop.lift_budgets()
+        assert loop.await_placed("patient") == "n10"
+    assert loop.refused() == []
+
+
+def await_curtailed(loop: Loop, watts: float, *nodes: str) -> Json:
+    """Wait until the budget fits since these nodes give, whose agents confirm what is asked of them; its status."""
+
+    def curtailed() -> Json:
+        for name in nodes:
+            confirm(loop, name)
+        status = loop.budget()
+        assert (status.get("limitWatts"), status["conditions"].get("Enforced")) == (watts, "WorstCaseFits"), status
+        assert [one["node"] for one in status["curtailed"]] == list(nodes), status
+        return status
+
+    return wait_for(curtailed, PATIENCE_S, f"{nodes} give for a budget of {watts:.0f} W", poll_s=0.5)
+
+
+def confirm(loop: Loop, name: str) -> None:
+    """The agent on a node has set what is asked of it, and says so."""
+    report = {
+        "cpu": {"backend": "rapl", "result": "applied"},
+        "observedGeneration": loop.twin(name)["metadata"]["generation"],
+        "bootID": stored(loop, name)["status"]["nodeInfo"]["bootID"],
+    }
+    loop.patch(f"{TWINS}/{name}/status", {"status": {"controlStatus": report}})
 
 
 def test_a_node_with_few_pods_is_emptied_once_their_disruption_budget_lets_them_go(

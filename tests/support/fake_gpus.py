@@ -1,14 +1,13 @@
 """Builds the fake GPU libraries in `tests/native` and steers them; see `fake_gpu.h` for fields and settings."""
 
 import ctypes
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-NATIVE = Path(__file__).parents[1] / "native"
-_OPTIONS = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC")
+from support.native import compile_library
+
 LIBRARIES = {"fake_nvml": "libnvidia-ml.so.1", "fake_amdsmi": "libamd_smi.so"}
 
 NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, GPU_IS_LOST, RESET_REQUIRED, MISMATCH = 3, 4, 9, 15, 16, 18
@@ -19,12 +18,7 @@ SMI_NOT_SUPPORTED, SMI_NO_PERM, SMI_IO, SMI_INIT_ERROR, SMI_BUSY = 2, 10, 12, 18
 
 def build(folder: Path, source: str) -> Path:
     """Compile a fake library under the name of the real one into `folder`."""
-    library = folder / LIBRARIES[source]
-    subprocess.run(  # no soname: loaded by its path, it must not answer to the real library's name
-        ["cc", *_OPTIONS, "-o", library, NATIVE / f"{source}.c"],
-        check=True,
-    )
-    return library
+    return compile_library(source, folder / LIBRARIES[source])
 
 
 @dataclass

@@ -453,24 +453,29 @@ class Loop:
             content_type="application/apply-patch+yaml",
         )
 
-    def set_budget(self, watts: float, **spec: Any) -> None:
-        """Set the PowerBudget of this test."""
-        self._apply(BUDGETS, "PowerBudget", {"name": BUDGET}, {"watts": watts, **spec})
+    def set_budget(self, watts: float, name: str = BUDGET, **spec: Any) -> None:
+        """Set a PowerBudget."""
+        self._apply(BUDGETS, "PowerBudget", {"name": name}, {"watts": watts, **spec})
 
-    def await_budget(self, watts: float, reason: str = "WorstCaseFits") -> Json:
-        """Wait until the PowerBudget says for a reason whether a limit is kept; its status."""
+    def budget(self, name: str = BUDGET) -> Json:
+        """The status of a PowerBudget, its conditions' reasons by their types."""
+        status = self.get(f"{BUDGETS}/{name}").get("status", {})
+        return {**status, "conditions": {one["type"]: one["reason"] for one in status.get("conditions", ())}}
+
+    def await_budget(self, watts: float, reason: str = "WorstCaseFits", name: str = BUDGET) -> Json:
+        """Wait until a PowerBudget says for a reason whether a limit is kept; its status."""
 
         def told() -> Json:
-            status = self.get(f"{BUDGETS}/{BUDGET}").get("status", {})
-            kept = {one["type"]: one["reason"] for one in status.get("conditions", ())}.get("Enforced")
+            status = self.budget(name)
+            kept = status["conditions"].get("Enforced")
             assert (kept, status.get("limitWatts")) == (reason, round(watts, 1)), status
-            return dict(status)
+            return status
 
-        return wait_for(told, PATIENCE_S, f"the budget of {watts:.0f} W says {reason}")
+        return wait_for(told, PATIENCE_S, f"the budget {name} of {watts:.0f} W says {reason}")
 
-    def lift_budget(self) -> None:
-        """Delete it."""
-        self.delete(f"{BUDGETS}/{BUDGET}")
+    def lift_budgets(self) -> None:
+        """Delete all."""
+        self.plane.request("DELETE", BUDGETS)
 
     def lift_overrides(self) -> None:
         """Unpin all nodes."""
