@@ -14,6 +14,9 @@ NODE_HOSTS := --allow-hosts=127.0.0.1,::1,localhost,10.87.0.0/24,10.88.0.0/24
 unexport PYTHONDONTWRITEBYTECODE
 # A fifth of the processor time of helm and kubectl, which tests start hundreds of times, is Go's collector.
 export GOGC ?= 400
+# Control planes of tests live for minutes: each program collects only as it comes near a GiB.
+everything: export GOGC = off
+everything: export GOMEMLIMIT = 1GiB
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo control-plane test node gpu autoscalers coverage lint style types docs reference compiled collected everything unhurried unit property bench browser images version release-check clean
