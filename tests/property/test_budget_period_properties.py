@@ -24,6 +24,8 @@ def at(text, zone="UTC"):
 @example(Period.DAY, "Pacific/Apia", at("2011-12-31T05:00", "Pacific/Apia"))
 @example(Period.DAY, "America/Sao_Paulo", at("2018-11-04T05:00", "America/Sao_Paulo"))
 @example(Period.HOUR, "Australia/Lord_Howe", at("2026-04-05T01:45", "Australia/Lord_Howe"))
+@example(Period.WEEK, "Africa/Abidjan", 1071619199.9999998)
+@example(Period.DAY, "Africa/Abidjan", 1071619199.9999998)
 def test_a_period_has_its_moment_and_the_next_one_follows(period, zone, now_s):
     here = parse_zone(zone)
     start_s, end_s = calendar_window(period, here, now_s)

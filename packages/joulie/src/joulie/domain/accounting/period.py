@@ -115,12 +115,13 @@ def _start_s(day: date, zone: tzinfo) -> float:
 
 
 def _offset_s(zone: tzinfo, time_s: float) -> float:
-    offset = datetime.fromtimestamp(time_s, UTC).astimezone(zone).utcoffset()
+    offset = datetime.fromtimestamp(time_s // 1, UTC).astimezone(zone).utcoffset()
     return 0.0 if offset is None else offset.total_seconds()
 
 
 def _date(zone: tzinfo, time_s: float) -> date:
-    return datetime.fromtimestamp(time_s, zone).date()
+    # A whole second: fromtimestamp rounds the last half microsecond of a day to the next one.
+    return datetime.fromtimestamp(time_s // 1, zone).date()
 
 
 def _change_s(zone: tzinfo, before_s: float, after_s: float) -> float:
