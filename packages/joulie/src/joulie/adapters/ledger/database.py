@@ -103,7 +103,7 @@ def _check(connection: Connection) -> None:
         _check_file(connection)
     tables = set(inspect(connection).get_table_names())
     if not tables & {*schema.metadata.tables, "days"}:
-        schema.metadata.create_all(connection)
+        schema.metadata.create_all(connection, checkfirst=False)
         connection.execute(insert(schema.state).values(key="version", value=str(schema.VERSION)))
         if is_file:
             connection.execute(text(f"PRAGMA application_id = {schema.APPLICATION_ID}"))
