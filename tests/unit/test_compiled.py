@@ -27,3 +27,17 @@ def test_every_module_with_compiled_functions_is_covered() -> None:
     }
     assert compiling
     assert compiling <= covered
+
+
+def test_every_constant_of_compiled_code_comes_from_a_covered_file() -> None:
+    """A constant is compiled in: a change of it must not be missed."""
+    covered = {source for folder, pattern in COMPILED_SOURCES for source in folder.glob(pattern)}
+    compiling = [path for path in covered if "joulie_lab.simulation.compiled" in path.read_text(encoding="utf-8")]
+    modules = {
+        node.module
+        for path in compiling
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("joulie")
+        if any(name.name.isupper() for name in node.names)
+    }
+    assert {name for name in modules if Path(inspect.getfile(importlib.import_module(name))) not in covered} == set()

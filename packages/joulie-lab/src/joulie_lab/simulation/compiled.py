@@ -1,7 +1,8 @@
 """Typed decorators over Numba's compiler, with an on-disk cache that is invalidated by every source change.
 
-Numba keys its cache by the file of the decorated function alone: it would miss a change in a *called* function of
-another file. So the cache lives in a folder named by a hash of every source file that compiled code can come from.
+Numba keys its cache by the file of the decorated function alone: it would miss a change in a *called* function, or a
+constant, of another file. So the cache lives in a folder named by a hash of every source file that compiled code and its
+constants can come from.
 """
 
 from __future__ import annotations
@@ -25,18 +26,26 @@ _DOMAIN = Path(marginal.__file__).resolve().parent
 _LAB = Path(__file__).resolve().parent.parent
 
 COMPILED_SOURCES = (
+    (_DOMAIN, "hardware/*.py"),
     (_DOMAIN, "lifetimes.py"),
     (_DOMAIN, "marginal.py"),
     (_DOMAIN, "power/cpu.py"),
+    (_DOMAIN, "quantities.py"),
+    (_DOMAIN, "scheduling/scores.py"),
     (_DOMAIN, "scoring/*.py"),
+    (_DOMAIN, "units.py"),
+    (_LAB, "adapters/published/openb.py"),
     (_LAB, "benchmarks/gpu_sharing/*.py"),
     (_LAB, "simulation/compiled.py"),
     (_LAB, "simulation/engine/*.py"),
     (_LAB, "simulation/native/*kernels.py"),
+    (_LAB, "simulation/native/nodes.py"),
     (_LAB, "simulation/published.py"),
+    (_LAB, "simulation/schedulers.py"),
+    (_LAB, "simulation/trace.py"),
     (_LAB, "simulation/workload.py"),
 )
-"""Folders and patterns of the files that compiled code comes from."""
+"""Folders and patterns of the files that compiled code and its constants come from."""
 
 
 def _cache_folder() -> Path:
