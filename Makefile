@@ -63,9 +63,11 @@ reference: setup ## regenerate the reference pages from the code
 browser:
 	@sh tests/ui/ensure-browser.sh
 
-# Every worker would compile the simulation, and find out what UTF-8 can say, for itself where nothing is cached.
+# Every worker would compile the engines, and find out what UTF-8 can say, for itself where nothing is cached.
 compiled: setup
 	@$(BIN)/joulie simulate quick > /dev/null
+	@$(BIN)/joulie bench native --small > /dev/null
+	@$(BIN)/joulie bench openb --small > /dev/null
 	@$(BIN)/python -c "from hypothesis.strategies import text; text().validate()"
 
 unit: compiled ## the fast tests alone
