@@ -1,8 +1,7 @@
 """Typed decorators over Numba's compiler, with an on-disk cache that is invalidated by every source change.
 
 Numba keys its cache by the file of the decorated function alone: it would miss a change in a *called* function, or a
-constant, of another file. So the cache lives in a folder named by a hash of every source file that compiled code and its
-constants can come from.
+constant, of another file. So the cache lives in a folder named by a hash of every source file that they can come from.
 """
 
 from __future__ import annotations
