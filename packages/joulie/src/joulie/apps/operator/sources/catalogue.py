@@ -19,6 +19,7 @@ from joulie.adapters.prometheus.kepler import Kepler
 from joulie.adapters.prometheus.node_exporter import NodeExporter
 from joulie.adapters.prometheus.nodes import NodeIndex
 from joulie.adapters.prometheus.platform import Platform
+from joulie.adapters.prometheus.readings import NodePower
 from joulie.apps.operator.sources.node_power import DcgmSource, ExporterSource, HttpSource, NodePowerSource, QuerySource
 from joulie.apps.operator.sources.usage import UsageSource
 from joulie.domain.signal import Reading
@@ -129,8 +130,13 @@ def _dcgm(context: SourceContext) -> DcgmSource | None:
     return DcgmSource(Dcgm(context.prometheus, context.settings.prometheus_window_s), context.index)
 
 
+class _Exporter(Protocol):
+    async def nodes(self, index: NodeIndex) -> NodePower:
+        """Power of nodes."""
+
+
 def _exporter(
-    name: str, make: Callable[[Prometheus, float], Kepler | NodeExporter | Platform]
+    name: str, make: Callable[[Prometheus, float], _Exporter]
 ) -> Callable[[SourceContext], NodePowerSource | None]:
     """Factory of a source that reads an exporter from Prometheus; `make` gets the averaging window of rates, s."""
 
