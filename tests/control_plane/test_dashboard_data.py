@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry, start_http_server
@@ -36,8 +37,11 @@ from joulie.apps.extender.metrics import ExtenderMetrics
 from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.pending import PendingQueue
 from joulie.apps.grid.webhook import WebhookMetrics
+from joulie.apps.operator.budgets.stored import StoredBudget
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.rescheduler.metrics import Skip
+from joulie.domain.capping.budgets import Budget, BudgetNodes, decide_budgets
+from joulie.domain.capping.watts_in_force import INVALID, WattsInForce
 from joulie.domain.control import Facility
 from joulie.domain.dvfs import DvfsAction, DvfsState
 from joulie.domain.grid.release import Limits
@@ -111,7 +115,7 @@ def grid_controller() -> ControllerMetrics:
 
 
 def operator() -> OperatorMetrics:
-    """The operator beside a facility with sensors, two sources, of which one failed, and evictions."""
+    """The operator with sensors of a facility, two sources, of which one failed, an invalid budget, and evictions."""
     metrics = OperatorMetrics()
     states = SourceStates()
     states.answered("http", 3)
@@ -121,6 +125,7 @@ def operator() -> OperatorMetrics:
     metrics.power.rejected("prometheus", {"unknown-node": 2})
     metrics.trials.show(["InBlock", "Waiting"], 3, 28, {"node-1": Arm.TREATMENT, "node-2": Arm.CONTROL})
     metrics.trials.show_guard([Arm.TREATMENT, Arm.CONTROL], {Harm.SLOWDOWN: 0.4})
+    show_invalid_budget(metrics)
     metrics.sleep.show_states(Mode.ENFORCE, [], 0)
     metrics.sleep.moved("moved")
     metrics.reconciles.labels("error").inc()
@@ -128,6 +133,15 @@ def operator() -> OperatorMetrics:
     metrics.rescheduler.skipped("node-1", Skip.COOLDOWN)
     metrics.rescheduler.update(1, ["node-1"], ["ml"])
     return metrics
+
+
+def show_invalid_budget(metrics: OperatorMetrics) -> None:
+    """A PowerBudget of which a part cannot be read; it covers no node."""
+    nothing, none = np.zeros(0), np.zeros(0, dtype=bool)
+    nodes = BudgetNodes((), none, nothing, nothing, nothing, nothing, none, nothing, nothing)
+    budget = Budget("hall", 1e3, np.zeros(0, dtype=np.int64))
+    stored = StoredBudget(budget, WattsInForce(1e3, INVALID), (), 1e3, None, "schedule: unknown time zone")
+    metrics.budgets.show({"hall": stored}, nodes, decide_budgets(0.0, nodes, [budget], {}).outcomes, {}, 0.0)
 
 
 def agent() -> CollectorRegistry:
