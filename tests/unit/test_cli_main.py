@@ -67,6 +67,11 @@ def test_wrong_usage_is_one_line_and_two(arguments, capsys):
     assert streams.err.startswith("joulie: error: ")
 
 
+def test_a_mistyped_command_is_told_the_similar_ones(capsys):
+    assert run("operato") == 2
+    assert "No such command 'operato'. Did you mean 'operator'?" in capsys.readouterr().err
+
+
 def test_user_errors_are_a_line_each(monkeypatch, capsys):
     def fail(**_: object) -> None:
         raise UserError("first\nsecond")

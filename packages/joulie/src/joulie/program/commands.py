@@ -1,7 +1,8 @@
 """Command groups with lazily imported sub-commands, which other distributions can extend.
 
 A distribution registers an entry point in the group ``joulie.commands`` that refers to a sequence of `Command`. The
-path of each selects its group: ``"simulate"`` is added to ``joulie``, ``"grid backtest"`` to ``joulie grid``.
+path of each selects its group: ``"simulate"`` is added to ``joulie``, ``"grid backtest"`` to ``joulie grid``, and
+``"kubectl status"`` to ``kubectl joulie``.
 """
 
 from __future__ import annotations
@@ -98,6 +99,15 @@ class CommandGroup(click.Group):
         if cmd_name in names:
             raise UserError(f"{cmd_name} is not installed: {installed_by}")
         return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the sub-command of a command line; an error names similar ones, imported or not."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            raise click.NoSuchCommand(error.command_name, possibilities=self.list_commands(ctx), ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the sub-commands without importing them."""
