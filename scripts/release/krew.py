@@ -50,7 +50,7 @@ def make_archive(folder: Path) -> Path:
         programs = environment / "bin"
         run(programs / "pyinstaller", "--onefile", "--name", "kubectl-joulie", "--log-level", "WARN", "--distpath",
             built, "--workpath", f"{work}/work", "--specpath", work, "--collect-data", "joulie.apps.kubectl.web",
-            programs / "kubectl-joulie")  # fmt: skip
+            "--collect-submodules", "joulie.apps.kubectl", programs / "kubectl-joulie")  # fmt: skip
         (packages,) = environment.glob("lib/python*/site-packages")
         files = {
             "kubectl-joulie": (built / "kubectl-joulie").read_bytes(),

@@ -530,6 +530,13 @@ def test_a_cluster_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert line.startswith("Error: ")
 
 
+def test_the_help_says_of_each_command_what_its_own_help_says() -> None:
+    commands = {one.path: one for one in plugin._COMMANDS}
+    assert {path: one.help for path, one in commands.items()} == {
+        path: one.load().get_short_help_str(200) for path, one in commands.items()
+    }
+
+
 # ---- completion
 
 

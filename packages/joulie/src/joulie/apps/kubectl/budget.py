@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
+import click
 from rich.console import Group
 from rich.text import Text
 
@@ -20,6 +22,8 @@ from joulie.apps.kubectl.columns import (
     table_lines,
     text_column,
 )
+from joulie.apps.kubectl.options import cluster_options, namespace_options, run_with_client, table_options
+from joulie.apps.kubectl.power_budget import power
 from joulie.apps.kubectl.table import console
 from joulie.domain.accounting.budget import BudgetResponse, WindowKind
 from joulie.program.documents import print_document
@@ -174,3 +178,33 @@ def _summary(rows: Sequence[BudgetRow], namespace: str | None) -> str:
     early = sum(row.forecast_from is not None for row in rows)
     parts += [f"{early} without a forecast until a 24th of the period is measured"] if early else []
     return f"{format_count(len(rows), 'budget')}: {', '.join(parts)}"
+
+
+@click.group("budget", invoke_without_command=True)
+@cluster_options
+@namespace_options("budgets")
+@table_options(COLUMNS, "name")
+@click.pass_context
+def budget(
+    called: click.Context,
+    kubeconfig: Path | None,
+    context: str | None,
+    namespace: str,
+    all_namespaces: bool,
+    output: str,
+    sort_by: str,
+    reverse: bool,
+) -> None:
+    """Show energy, emissions and cost budgets.
+
+    One row per EnergyBudget. USED is the largest used share of a limit, and FORECAST the share expected at the end of
+    the period at the present pace; - is unknown. HOLDING says whether new pods wait, PODS and JOBS how many do, and
+    ENDS when the period turns. -o wide adds the reasons, -o json and -o yaml the amounts.
+    """
+    if called.invoked_subcommand is not None:
+        return
+    view = View(None if all_namespaces else namespace, output, sort_by, reverse)
+    run_with_client(lambda client: show_budgets(client, view), kubeconfig=kubeconfig, context=context)
+
+
+budget.add_command(power)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 from rich.console import Group
 from rich.text import Text
@@ -22,6 +24,14 @@ from joulie.apps.kubectl.columns import (
     sorted_rows,
     table_lines,
     text_column,
+)
+from joulie.apps.kubectl.options import (
+    EnergyGroup,
+    account_options,
+    accounting_endpoint,
+    limit_option,
+    run_with_client,
+    table_options,
 )
 from joulie.apps.kubectl.table import console
 from joulie.domain.accounting.records import ENERGY_FIELDS
@@ -216,3 +226,37 @@ def _lines(request: Request, answer: EnergyAnswer) -> list[str]:
         if part_j > 0.0:
             lines.append(f"{format_energy(part_j)} with {unknown}")
     return lines
+
+
+@click.command("energy")
+@account_options
+@click.option(
+    "--by",
+    type=EnergyGroup(),
+    default="job",
+    show_default=True,
+    help="Group to sum by; job stands for any workload, label:KEY for a label of pods that the accounting keeps.",
+)
+@table_options(ORDERS, "energy")
+@limit_option
+def energy(kubeconfig: Path | None, context: str | None, namespace: str, all_namespaces: bool, **options: Any) -> None:
+    """Show energy, emissions and cost by pod, workload, namespace, node, day or label.
+
+    ENERGY includes the PUE of the data centre. MEASURED is the share of the energy with measured power, ASSUMED the
+    share estimated from requests alone; the rest is modelled from measured utilisation. NO-CO2 is the share with
+    unknown carbon intensity, which is not part of CO2EQ. Only whole hours are counted. -o wide adds the devices.
+    Without -n, namespaces, nodes and labels of the whole cluster are shown; __idle__ is the energy of nodes that
+    belongs to no pod.
+    """
+    everywhere = all_namespaces or (options["by"] not in {"pod", "job", "day"} and not namespace)
+    request = Request(
+        options["by"],
+        None if everywhere else namespace,
+        options["since_s"],
+        options["output"],
+        options["sort_by"],
+        options["reverse"],
+        options["limit"],
+        accounting_endpoint(options),
+    )
+    run_with_client(lambda client: show_energy(client, request), kubeconfig=kubeconfig, context=context)

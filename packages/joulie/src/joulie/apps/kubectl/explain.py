@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -24,6 +25,7 @@ from joulie.adapters.program_api.aggregated import API_ROOT, OWN_ROOT
 from joulie.apps.kubectl.aggregated import query_aggregated
 from joulie.apps.kubectl.grid import explain_wait
 from joulie.apps.kubectl.leader import LeaderEndpoint
+from joulie.apps.kubectl.options import cluster_options, grid_endpoint, grid_options, output_option, run_with_client
 from joulie.apps.kubectl.table import Cell, Heading, console, table
 from joulie.apps.kubectl.web.answers import PodItem, PodsAnswer
 from joulie.domain.grid import names
@@ -284,3 +286,48 @@ def _points(value: float | None) -> str:
     if value is None:
         return "-"
     return str(value) if isinstance(value, int) else f"{value:.1f}"
+
+
+@click.group("explain")
+def explain() -> None:
+    """Explain decisions."""
+
+
+@explain.command("pod")
+@cluster_options
+@click.argument("name")
+@click.option("-n", "--namespace", default="", help="Namespace of the pod. [default: that of the context]")
+@output_option
+@click.option(
+    "--top", type=click.IntRange(min=1), default=10, show_default=True, help="Maximum number of nodes, best first."
+)
+@click.option(
+    "--extender-service",
+    default="joulie-system/joulie-extender:extender",
+    show_default=True,
+    help="Namespace, service and port of the extender, reached through the API server; with TLS:"
+    " joulie-system/https:joulie-extender:extender.",
+)
+@click.option("--extender-url", help="URL of the extender, to connect directly, such as http://127.0.0.1:9877.")
+@grid_options
+def explain_pod(
+    kubeconfig: Path | None,
+    context: str | None,
+    name: str,
+    namespace: str,
+    output: str,
+    top: int,
+    extender_service: str,
+    extender_url: str | None,
+    **options: Any,
+) -> None:
+    """Explain the placement of the pod NAME.
+
+    Prints where it runs or why it waits (for the grid: latest start, and what would release it), then the extender's
+    score of each node. HEADROOM and COOLING are points for the power left below the caps, after adding the pod, and
+    for the cooling capacity left; TREND, CONGESTION and CAPPED add or subtract points. SCORE is their sum, 0 to 100;
+    kube-scheduler receives it as 0 to 10. A node without data scores 50. -o wide adds MARGINAL, the power that the pod
+    would add, in W.
+    """
+    request = Request(namespace, name, output, top, extender_service, extender_url, grid_endpoint(options))
+    run_with_client(lambda client: explain_placement(client, request), kubeconfig=kubeconfig, context=context)

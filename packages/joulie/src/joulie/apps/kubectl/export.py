@@ -21,6 +21,7 @@ from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.program_api.energy import EXPORT_PATH, ExportItem
 from joulie.apps.kubectl.accounting import AccountingEndpoint, fetch_accounting
 from joulie.apps.kubectl.energy import query_of
+from joulie.apps.kubectl.options import account_options, accounting_endpoint, run_with_client
 from joulie.output_files import STANDARD_STREAM, output_file
 
 FORMATS = ("csv", "parquet", "opencost")
@@ -49,7 +50,7 @@ class Request:
     endpoint: AccountingEndpoint
 
 
-async def export(client: KubeClient, request: Request) -> None:
+async def write_export(client: KubeClient, request: Request) -> None:
     """Write the rows in the requested format.
 
     Raises:
@@ -222,3 +223,23 @@ def _costs(rows: Sequence[ExportItem]) -> dict[str, float]:
         for key, part_j in zip(costs, parts_j, strict=True):
             costs[key] += row.cost * part_j / whole_j if whole_j > 0.0 else 0.0
     return costs
+
+
+@click.command("export")
+@account_options
+@click.option("--format", "form", type=click.Choice(FORMATS), default="csv", show_default=True, help="File format.")
+@click.option(
+    "-f",
+    "--file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Output file.  [default: standard output]",
+)
+def export(kubeconfig: Path | None, context: str | None, namespace: str, all_namespaces: bool, **options: Any) -> None:
+    """Export the stored energy rows.
+
+    One row per pod and hour, or per workload and day for older data: energy by device, PUE, carbon intensity,
+    emissions, price and cost. The format opencost sums them by pod, as OpenCost allocations.
+    """
+    selected = None if all_namespaces else namespace
+    request = Request(options["form"], options["file"], selected, options["since_s"], accounting_endpoint(options))
+    run_with_client(lambda client: write_export(client, request), kubeconfig=kubeconfig, context=context)

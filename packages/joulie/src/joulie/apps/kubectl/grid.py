@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
+import click
 import msgspec
 from rich.console import Group
 from rich.text import Text
@@ -24,6 +27,7 @@ from joulie.apps.kubectl.columns import (
     text_column,
 )
 from joulie.apps.kubectl.leader import LeaderEndpoint, query_leader
+from joulie.apps.kubectl.options import cluster_options, grid_endpoint, grid_options, output_option, run_with_client
 from joulie.apps.kubectl.table import console
 from joulie.domain.grid import names
 from joulie.domain.quantities import SECONDS_PER_MINUTE
@@ -212,3 +216,18 @@ async def explain_wait(client: KubeClient, endpoint: LeaderEndpoint, pod: Pod, e
     if not answer.cases:
         return ["the grid controller has not seen the pod yet, or is releasing it"]
     return _deferral_sentences(answer.cases[0])
+
+
+@click.command("grid")
+@cluster_options
+@output_option
+@grid_options
+def grid(kubeconfig: Path | None, context: str | None, output: str, **options: Any) -> None:
+    """Show carbon intensity and prices by zone, and the number of pods that wait for them.
+
+    AGE is the time since the start of the value's validity. QUALITY is missing if there is no value; no pod waits for
+    it then. LOWEST AHEAD is the minimum of the forecast and its time. -o wide adds the waiting pods, one line for pods
+    with the same decision.
+    """
+    request = Request(output, grid_endpoint(options))
+    run_with_client(lambda client: show_grid(client, request), kubeconfig=kubeconfig, context=context)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
+import click
 from rich.console import Group
 from rich.text import Text
 
@@ -22,6 +24,7 @@ from joulie.adapters.kubernetes.pods import Owner, pod_facts, profile_owner
 from joulie.adapters.kubernetes.profiles import WorkloadKey
 from joulie.adapters.kubernetes.resources import NODE_TWINS, PODS, WORKLOAD_PROFILES
 from joulie.apps.kubectl.columns import Column, format_count, format_number, number_column, table_lines, text_column
+from joulie.apps.kubectl.options import cluster_options, output_option, run_with_client
 from joulie.apps.kubectl.table import console
 from joulie.domain.usage import PodKey
 from joulie.program.documents import print_document
@@ -178,3 +181,16 @@ def _why(limited: bool, shown: HeldGpuLimit | None, known: HeldGpuLimit | None) 
         return _TRIAL
     unlimited = known is not None and known.max_sm_clock_mhz is None and known.watts == known.baseline_watts
     return (known.reason or _NOT_LIMITED) if known is not None and unlimited else _NOT_LIMITED
+
+
+@click.command("limits")
+@cluster_options
+@output_option
+def limits(kubeconfig: Path | None, context: str | None, output: str) -> None:
+    """Show the power limits of GPUs, job by job.
+
+    LIMIT is in force by the agent's report, ORIGINAL what the GPU had before Joulie. SLOWDOWN is the time for the same
+    work over that without the limit, SAVED the energy for the same work; CONF is the probability that the bound is
+    exceeded by no more than 1 %.
+    """
+    run_with_client(lambda client: show_limits(client, output), kubeconfig=kubeconfig, context=context)

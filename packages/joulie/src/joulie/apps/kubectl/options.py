@@ -171,6 +171,8 @@ _accounting_program_options: Decorator = _combine(
     ),
 )
 accounting_options: Decorator = _combine(_accounting_program_options, _insecure_option("--accounting-url"))
+account_options: Decorator = _combine(cluster_options, namespace_options(), since_option, accounting_options)
+"""Options of the commands that query the accounting program for a period."""
 all_programs_options: Decorator = _combine(
     operator_options,
     _program_options("grid", "grid controller", 10259, "https"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
+import click
 import msgspec
 from rich.console import Group
 from rich.text import Text
@@ -20,6 +22,7 @@ from joulie.apps.kubectl.columns import (
     table_lines,
     text_column,
 )
+from joulie.apps.kubectl.options import cluster_options, run_with_client, table_options
 from joulie.apps.kubectl.table import console
 from joulie.domain.mode import Mode
 from joulie.program.documents import print_document
@@ -175,3 +178,17 @@ def _summary(rows: Sequence[PowerBudgetRow]) -> str:
     if not rows:
         return "No PowerBudgets found."
     return f"{format_count(len(rows), 'power budget')}: {sum(bool(row.enforced) for row in rows)} kept"
+
+
+@click.command("power")
+@cluster_options
+@table_options(COLUMNS, "name")
+def power(kubeconfig: Path | None, context: str | None, output: str, sort_by: str, reverse: bool) -> None:
+    """Show power budgets.
+
+    One row per PowerBudget. DRAWN-W is what its nodes draw, WORST-W what they could draw under the limits in force,
+    and CURTAILED how many may draw less than they could; - is unknown. STATE is the reason of the condition Enforced.
+    -o wide adds the message, and how many nodes have no fresh reading.
+    """
+    view = View(output, sort_by, reverse)
+    run_with_client(lambda client: show_power_budgets(client, view), kubeconfig=kubeconfig, context=context)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
+import click
 from rich.console import Group
 from rich.text import Text
 
@@ -23,6 +25,7 @@ from joulie.apps.kubectl.columns import (
     table_lines,
     text_column,
 )
+from joulie.apps.kubectl.options import cluster_options, namespace_options, run_with_client, table_options
 from joulie.apps.kubectl.table import console
 from joulie.program.documents import print_document
 
@@ -188,3 +191,28 @@ def _summary(rows: Sequence[ProfileRow], namespace: str | None) -> str:
 def _age_s(time_text: str | None, now_s: float) -> float | None:
     time_s = time_or_none(time_text)
     return None if time_s is None else now_s - time_s
+
+
+@click.command("profiles")
+@cluster_options
+@namespace_options("workloads")
+@click.option("-l", "--selector", default="", help="Label selector of the profiles to show.")
+@table_options(COLUMNS, "name")
+def profiles(
+    kubeconfig: Path | None,
+    context: str | None,
+    namespace: str,
+    all_namespaces: bool,
+    selector: str,
+    output: str,
+    sort_by: str,
+    reverse: bool,
+) -> None:
+    """Show how workloads use power.
+
+    One row per workload. CPU and GPU are levels of use, each with the bottleneck (BOUND) and the utilisation (UTIL);
+    CPU-CAP and GPU-CAP are the sensitivity to power caps. MOVABLE says whether the pods may be restarted on another
+    node. CONF is the confidence, 0 to 1; below 0.5 it rests on annotations only. -o wide adds the reasons.
+    """
+    view = View(None if all_namespaces else namespace, selector, output, sort_by, reverse)
+    run_with_client(lambda client: show_profiles(client, view), kubeconfig=kubeconfig, context=context)

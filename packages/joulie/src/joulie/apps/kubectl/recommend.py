@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import click
 from rich.console import Group
@@ -15,6 +16,7 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import NODE_TWINS
 from joulie.adapters.kubernetes.times import time_or_none
 from joulie.apps.kubectl.columns import Column, format_age, format_count, number_column, table_lines, text_column
+from joulie.apps.kubectl.options import cluster_options, output_option, run_with_client
 from joulie.apps.kubectl.overview import STALE_S
 from joulie.apps.kubectl.table import console
 from joulie.program.documents import print_document
@@ -162,3 +164,15 @@ def _slicing_line(slicing: Sequence[SlicingRow]) -> str:
     return (
         f"GPUs of {format_count(len(slicing), 'node')} could be shared as follows (Joulie does not change this itself)"
     )
+
+
+@click.command("recommend")
+@cluster_options
+@output_option
+def recommend(kubeconfig: Path | None, context: str | None, output: str) -> None:
+    """Show the operator's recommendations.
+
+    Workloads that should move to another node, and how GPUs could be shared: GAIN is in percentage points of
+    utilisation; CONF grows with the number of profiles and is 1 from ten profiles.
+    """
+    run_with_client(lambda client: show_recommendations(client, output), kubeconfig=kubeconfig, context=context)

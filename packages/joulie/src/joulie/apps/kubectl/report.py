@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import click
@@ -24,6 +25,13 @@ from joulie.adapters.program_api.report import (
 )
 from joulie.apps.kubectl.accounting import AccountingEndpoint, query_accounting
 from joulie.apps.kubectl.energy import query_of
+from joulie.apps.kubectl.options import (
+    accounting_endpoint,
+    accounting_options,
+    cluster_options,
+    namespace_options,
+    run_with_client,
+)
 from joulie.domain.accounting.embodied import SECONDS_PER_YEAR, Spread
 from joulie.domain.accounting.sci import NEGLIGIBLE
 from joulie.program.documents import print_document
@@ -198,3 +206,27 @@ def _saving_cells(item: SavingItem) -> tuple[str, ...]:
     if item.saved_pct is None:
         return item.what, "?", "?", f"{known}: too few yet"
     return item.what, f"{item.saved_pct:.1f} %", f"{item.low_pct:.1f}..{item.high_pct:.1f} %", known
+
+
+@click.command("report")
+@click.argument("month", required=False)
+@cluster_options
+@namespace_options("workloads")
+@accounting_options
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", help="Output format.")
+def report(
+    month: str | None,
+    kubeconfig: Path | None,
+    context: str | None,
+    namespace: str,
+    all_namespaces: bool,
+    output: str,
+    **options: Any,
+) -> None:
+    """Report the emissions of a MONTH (2026-10, UTC); without one, of the month that lasts.
+
+    One row per workload: its SCI score (ISO/IEC 21031), and location- and market-based emissions (GHG Protocol). All
+    namespaces (-A) also have what nodes used and kept for nobody. `joulie ledger report` prints the same.
+    """
+    request = Request(month, None if all_namespaces else namespace, output, accounting_endpoint(options))
+    run_with_client(lambda client: show_report(client, request), kubeconfig=kubeconfig, context=context)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
+import click
 import msgspec
 
 from joulie.adapters.kubernetes.client import KubeClient
@@ -25,6 +28,13 @@ from joulie.apps.kubectl.columns import (
 )
 from joulie.apps.kubectl.energy import format_energy, format_mass, print_rows, query_of
 from joulie.apps.kubectl.holdout import HOW_KNOWN, LimitsSaving, limits_saving
+from joulie.apps.kubectl.options import (
+    account_options,
+    accounting_endpoint,
+    limit_option,
+    run_with_client,
+    table_options,
+)
 from joulie.program.documents import print_document
 
 _CARBON = "carbon"
@@ -135,3 +145,25 @@ def _sum(items: Sequence[SavingsItem], measure: str) -> float | None:
     """Total savings of a measure; None without any item."""
     amounts = [item.amount for item in items if item.measure == measure]
     return sum(amounts) if amounts else None
+
+
+@click.command("savings")
+@account_options
+@table_options(COLUMNS, "completed")
+@limit_option
+def savings(kubeconfig: Path | None, context: str | None, namespace: str, all_namespaces: bool, **options: Any) -> None:
+    """Show emissions and cost saved by pods that waited for cleaner or cheaper power.
+
+    Savings are negative if waiting made it worse. METHOD timeseries applies the pod's power to the intensity or price
+    from the time when the pod was first held; simple multiplies the difference between the two times by the energy.
+    """
+    request = Request(
+        None if all_namespaces else namespace,
+        options["since_s"],
+        options["output"],
+        options["sort_by"],
+        options["reverse"],
+        options["limit"],
+        accounting_endpoint(options),
+    )
+    run_with_client(lambda client: show_savings(client, request), kubeconfig=kubeconfig, context=context)

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -22,6 +23,7 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.pods import PodFacts, pod_facts
 from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES, PODS
 from joulie.apps.kubectl.columns import sorted_rows, table_lines
+from joulie.apps.kubectl.options import cluster_options, run_with_client, table_options
 from joulie.apps.kubectl.overview import (
     COLUMNS,
     NodeRow,
@@ -148,3 +150,33 @@ def _page(rows: Sequence[NodeRow], view: View, width: int, problems: Sequence[st
     }
     columns = {name: column for name, column in COLUMNS.items() if used.get(name, True)}
     return Group(*lines, Text(), *table_lines(columns, rows, width, wide=wide), *([Text(), *notes] if notes else []))
+
+
+@click.command("status")
+@cluster_options
+@click.option("-l", "--selector", default="", help="Label selector of the nodes to show.")
+@table_options(COLUMNS, "name")
+@click.option("-W", "--watch", is_flag=True, help="Update the table continuously until interrupted.")
+def status(
+    kubeconfig: Path | None,
+    context: str | None,
+    selector: str,
+    output: str,
+    sort_by: str,
+    reverse: bool,
+    watch: bool,
+) -> None:
+    """Show the energy state of the nodes.
+
+    Prints a summary and one row per node. HEADROOM is the power left below the caps and COOLING the share of cooling
+    capacity in use, both 0 to 100. CPU%, MEM% and GPU% are requests relative to the node's allocatable resources; caps
+    are per CPU package and per GPU. SOURCE is the source of the power measurement and AGE the age of the twin.
+    """
+    if watch and output not in {"table", "wide"}:
+        raise click.UsageError("-W requires -o table or wide")
+    view = View(selector=selector, output=output, sort_by=sort_by, reverse=reverse)
+    run_with_client(
+        lambda client: watch_status(client, view) if watch else show_status(client, view),
+        kubeconfig=kubeconfig,
+        context=context,
+    )

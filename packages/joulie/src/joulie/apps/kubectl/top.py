@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 from rich.console import Group
 from rich.text import Text
@@ -27,6 +29,17 @@ from joulie.apps.kubectl.columns import (
     text_column,
 )
 from joulie.apps.kubectl.leader import LeaderEndpoint, query_leader
+from joulie.apps.kubectl.options import (
+    Command,
+    Decorator,
+    cluster_options,
+    limit_option,
+    namespace_options,
+    operator_endpoint,
+    operator_options,
+    run_with_client,
+    table_options,
+)
 from joulie.apps.kubectl.table import console
 from joulie.domain.quantities import joules_to_kwh
 from joulie.program.documents import print_document
@@ -222,3 +235,69 @@ def _lines(kind: str, namespace: str | None, items: Sequence[Row], since_s: floa
     if len(items) == MAX_ITEMS:
         lines.append(f"only the {MAX_ITEMS} with the highest power are listed")
     return lines
+
+
+@click.group("top")
+def top() -> None:
+    """Show power and energy of nodes, pods or namespaces."""
+
+
+def _top_options(kind: str) -> Decorator:
+    """Options of all `top` commands."""
+
+    def decorate(command: Command) -> Command:
+        table = table_options(COLUMNS[kind], "power")
+        return cluster_options(table(limit_option(operator_options(command))))
+
+    return decorate
+
+
+def _show_top(
+    kind: str, namespace: str | None, *, kubeconfig: Path | None, context: str | None, **options: Any
+) -> None:
+    request = Request(
+        kind,
+        namespace,
+        options["output"],
+        options["sort_by"],
+        options["reverse"],
+        options["limit"],
+        operator_endpoint(options),
+    )
+    run_with_client(lambda client: show_top(client, request), kubeconfig=kubeconfig, context=context)
+
+
+@top.command("nodes")
+@_top_options("nodes")
+def top_nodes(**options: Any) -> None:
+    """Show the power of nodes, highest first.
+
+    Prints the total and one row per node. RANGE is the 90 % interval of the power where it is estimated and not
+    measured. SHARE is the share of the total. ENERGY is counted since the operator became leader. SOURCE is the source
+    of the measurement, and QUALITY says whether the sample is fresh, stale or missing. -o wide adds the idle power of
+    the node and the power that no pod accounts for.
+    """
+    _show_top("nodes", None, **options)
+
+
+@top.command("pods")
+@_top_options("pods")
+@namespace_options()
+def top_pods(namespace: str, all_namespaces: bool, **options: Any) -> None:
+    """Show the power of pods, highest first.
+
+    A pod's power is its share of the node's power above idle, plus the power of the GPUs that it holds. An unknown
+    power is shown as -, which is not zero. The columns are those of `top nodes`; -o wide adds the measurement by which
+    the node's power is divided among pods.
+    """
+    _show_top("pods", None if all_namespaces else namespace, **options)
+
+
+@top.command("namespaces")
+@_top_options("namespaces")
+def top_namespaces(**options: Any) -> None:
+    """Show the power of namespaces, highest first.
+
+    POWER is the sum over the pods with known power; UNKNOWN is the number of the others.
+    """
+    _show_top("namespaces", None, **options)

@@ -6,12 +6,15 @@ import asyncio
 import logging
 import webbrowser
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import click
 
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.apps.kubectl.accounting import AccountingEndpoint
 from joulie.apps.kubectl.leader import LeaderEndpoint
+from joulie.apps.kubectl.options import all_endpoints, all_programs_options, cluster_options, run_with_client
 from joulie.apps.kubectl.web.access import LOGIN_PATH, LoopbackAccess
 from joulie.apps.kubectl.web.api import WebApi
 from joulie.apps.kubectl.web.programs import Programs
@@ -69,3 +72,25 @@ async def serve(client: KubeClient, request: Request) -> None:
             if request.open_browser:
                 webbrowser.open(url)
             await asyncio.Event().wait()
+
+
+@click.command("web")
+@cluster_options
+@click.option(
+    "-n", "--namespace", default="", help="Namespace to show to users who may not list all. [default: of the context]"
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port on 127.0.0.1; 0 for a free one."
+)
+@click.option("--open/--no-open", "open_browser", default=True, show_default=True, help="Open the page in a browser.")
+@all_programs_options
+def web(
+    kubeconfig: Path | None, context: str | None, namespace: str, port: int, open_browser: bool, **options: Any
+) -> None:
+    """Serve pages about the cluster to your browser, with your own rights.
+
+    Fleet and Health for who runs the cluster, My pods for who waits in it, Energy for who pays for it. Pages and the
+    JSON API below /api/v1 are served on this machine only and are read only; the printed link works once.
+    """
+    request = Request(port, namespace, open_browser, *all_endpoints(options))
+    run_with_client(lambda client: serve(client, request), kubeconfig=kubeconfig, context=context)
