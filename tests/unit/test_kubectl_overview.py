@@ -8,11 +8,10 @@ import pytest
 
 from joulie.adapters.kubernetes.api.core import Node, Pod
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
-from joulie.adapters.kubernetes.pods import pod_facts
 from joulie.adapters.kubernetes.times import rfc3339
+from joulie.apps.kubectl.agents import agent_nodes, agent_of
 from joulie.apps.kubectl.columns import sorted_rows
-from joulie.apps.kubectl.overview import COLUMNS, NodeRow, document, node_rows, summary, summary_lines
-from joulie.apps.kubectl.status import agent_nodes, keep_pod
+from joulie.apps.kubectl.overview import COLUMNS, NodeRow, bound_pod, document, node_rows, summary, summary_lines
 from joulie.apps.kubectl.table import Cell, Heading, table
 
 NOW_S = 1_750_000_000.0
@@ -42,7 +41,7 @@ def pod(name: str, on: str = "n1", phase: str = "Running", **requests: str) -> P
 
 
 def row(*pods: Pod, of: NodeTwin | None = None, **labels: str) -> NodeRow:
-    (found,) = node_rows([node(**labels)], [of] if of else [], map(pod_facts, pods), NOW_S)
+    (found,) = node_rows([node(**labels)], [of] if of else [], map(bound_pod, pods), NOW_S)
     return found
 
 
@@ -130,7 +129,7 @@ def test_r5_a_missing_agent_is_visible() -> None:
         )
 
     def agents(*pods: Pod) -> frozenset[str] | None:
-        return agent_nodes(map(keep_pod, pods))
+        return agent_nodes(map(agent_of, pods))
 
     assert agents(pod("other")) is None, "agents may run without pods"
     assert agents(agent("n1"), agent("n2", "agent-pool")) is None, "a pool serves nodes of others"
@@ -259,7 +258,7 @@ def test_summary() -> None:
             ),
             twin("c", schedulableClass="draining"),
         ],
-        map(pod_facts, [pod("p", on="a", cpu="1")]),
+        map(bound_pod, [pod("p", on="a", cpu="1")]),
         NOW_S,
     )
     assert summary_lines(summary(rows)) == [

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from joulie.adapters.kubernetes import names
-from joulie.adapters.kubernetes.api.core import Node
+from joulie.adapters.kubernetes.api.core import Node, Pod
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin, NodeTwinSpec, PlannedSleep, PlannedState
 from joulie.adapters.kubernetes.api.v1alpha1.fields import ControlOutcome, ControlResult
-from joulie.adapters.kubernetes.pods import PodFacts
-from joulie.adapters.kubernetes.requests import offered_gpus
+from joulie.adapters.kubernetes.requests import Requests, offered_gpus, pod_requests
 from joulie.adapters.kubernetes.sleep_marks import has_asleep_taint, sleep_mark
 from joulie.adapters.kubernetes.times import time_or_none
+from joulie.apps.kubectl.agents import Agent, agent_of
 from joulie.apps.kubectl.columns import (
     Column,
     age_column,
@@ -25,7 +25,6 @@ from joulie.apps.kubectl.columns import (
     number_column,
     text_column,
 )
-from joulie.domain.policy import PodPhase
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
 from joulie.domain.sleep.states import Asleep, Awake, Cordoned, Emptying, Failed, SleepState, Waking, state_of
 
@@ -36,7 +35,28 @@ NO_REPORT = "no report"
 NO_AGENT = "no agent runs on this node: nothing measures it, and caps stay as they are"
 STALE_S = 300.0
 """Default of the setting TWIN_STALENESS_THRESHOLD, s."""
+_ENDED = frozenset({"Succeeded", "Failed"})
 _CLASS_STYLES = {"performance": "green", "eco": "cyan", "draining": "yellow", _UNKNOWN: "dim"}
+
+
+class BoundPod(NamedTuple):
+    """What the overview shows of a pod that is bound to a node.
+
+    Attributes:
+        node_name: name of the node.
+        requests: its requests; None once it has ended.
+        agent: the pod as an agent; None for others.
+    """
+
+    node_name: str
+    requests: Requests | None
+    agent: Agent | None
+
+
+def bound_pod(pod: Pod) -> BoundPod:
+    """Reduce a pod to what the overview shows of it."""
+    requests = None if pod.status.phase in _ENDED else pod_requests(pod)[0]
+    return BoundPod(pod.spec.node_name, requests, agent_of(pod))
 
 
 @dataclass(frozen=True)
@@ -157,7 +177,7 @@ def is_stale(row: NodeRow) -> bool:
 def node_rows(
     nodes: Iterable[Node],
     twins: Iterable[NodeTwin],
-    pods: Iterable[PodFacts],
+    pods: Iterable[BoundPod],
     now_s: float,
     *,
     agents: Collection[str] | None = None,
@@ -167,20 +187,20 @@ def node_rows(
     Args:
         nodes: nodes to show.
         twins: all NodeTwins.
-        pods: all pods, including finished ones.
+        pods: all bound pods, including ended ones.
         now_s: current time, s since the epoch.
         agents: names of the nodes on which an agent runs; None if that cannot be known.
     """
     by_node = {twin.spec.node_name: twin for twin in twins}
-    pods_of: dict[str, list[PodFacts]] = {}
+    requests_of: dict[str, list[Requests]] = {}
     for pod in pods:
-        if pod.node_name and pod.phase is not PodPhase.FINISHED:
-            pods_of.setdefault(pod.node_name, []).append(pod)
+        if pod.requests is not None:
+            requests_of.setdefault(pod.node_name, []).append(pod.requests)
     rows = [
         _row(
             node,
             by_node.get(name),
-            pods_of.get(name, []),
+            requests_of.get(name, []),
             now_s,
             without_agent=agents is not None and name not in agents,
         )
@@ -254,7 +274,9 @@ def document(rows: Sequence[NodeRow]) -> dict[str, Any]:
     return {"summary": summary(rows), "nodes": [asdict(row) for row in rows]}
 
 
-def _row(node: Node, twin: NodeTwin | None, pods: Sequence[PodFacts], now_s: float, *, without_agent: bool) -> NodeRow:
+def _row(
+    node: Node, twin: NodeTwin | None, requests: Sequence[Requests], now_s: float, *, without_agent: bool
+) -> NodeRow:
     labels = node.metadata.labels
     status = twin.status if twin else None
     power = status.power_measurement if status else None
@@ -267,12 +289,12 @@ def _row(node: Node, twin: NodeTwin | None, pods: Sequence[PodFacts], now_s: flo
         headroom_score=status.predicted_power_headroom_score if status else None,
         cooling_stress_score=status.predicted_cooling_stress_score if status else None,
         psu_stress_score=status.predicted_psu_stress_score if status else None,
-        cpu_requested_pct=_requested_pct(sum(pod.requests.cpu_cores for pod in pods), _allocatable(node, "cpu")),
+        cpu_requested_pct=_requested_pct(sum(one.cpu_cores for one in requests), _allocatable(node, "cpu")),
         memory_requested_pct=_requested_pct(
-            sum(pod.requests.memory_gib for pod in pods) * _BYTES_PER_GIB, _allocatable(node, "memory")
+            sum(one.memory_gib for one in requests) * _BYTES_PER_GIB, _allocatable(node, "memory")
         ),
-        gpu_requested_pct=_requested_pct(sum(pod.requests.gpus for pod in pods), offered_gpus(node.status.allocatable)),
-        pods=len(pods),
+        gpu_requested_pct=_requested_pct(sum(one.gpus for one in requests), offered_gpus(node.status.allocatable)),
+        pods=len(requests),
         cpu_cap=_cpu_cap(twin.spec if twin else None),
         gpu_cap=_gpu_cap(twin.spec if twin else None),
         power_w=power.measured_node_power_w if power else None,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import yaml
@@ -20,13 +20,15 @@ from joulie.adapters.kubernetes.api.core import Node, Pod
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.cache import Cache
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.pods import PodFacts, pod_facts
 from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES, PODS
+from joulie.apps.kubectl.agents import agent_nodes
 from joulie.apps.kubectl.columns import sorted_rows, table_lines
 from joulie.apps.kubectl.options import cluster_options, run_with_client, table_options
 from joulie.apps.kubectl.overview import (
     COLUMNS,
+    BoundPod,
     NodeRow,
+    bound_pod,
     document,
     node_rows,
     planned_text,
@@ -34,13 +36,9 @@ from joulie.apps.kubectl.overview import (
     summary_lines,
 )
 from joulie.apps.kubectl.table import console
-from joulie.domain.policy import PodPhase
 
 _REFRESH_S = 1.0
 _BOUND_PODS = "spec.nodeName!="
-_AGENT_POOL = "agent-pool"
-_AGENTS = frozenset({"agent", "agent-nvidia", "agent-amd", _AGENT_POOL})
-"""Components of the chart that are agents."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ async def watch_status(client: KubeClient, view: View) -> None:
     await _rows(client, view)
     nodes: Cache[Node, Node] = Cache(client, NODES, lambda node: node, label_selector=view.selector)
     twins: Cache[NodeTwin, NodeTwin] = Cache(client, NODE_TWINS, lambda twin: twin)
-    pods: Cache[Pod, BoundPod] = Cache(client, PODS, keep_pod, field_selector=_BOUND_PODS)
+    pods: Cache[Pod, BoundPod] = Cache(client, PODS, bound_pod, field_selector=_BOUND_PODS)
     caches: dict[str, Cache[Any, Any]] = {"nodes": nodes, "nodetwins": twins, "pods": pods}
     out = console()
     async with asyncio.TaskGroup() as tasks:
@@ -98,39 +96,11 @@ async def _rows(client: KubeClient, view: View) -> list[NodeRow]:
     nodes = await client.list(NODES, label_selector=view.selector)
     twins = await client.list(NODE_TWINS)
     pods = await client.list(PODS, field_selector=_BOUND_PODS)
-    return _ordered(_rows_of(nodes.items, twins.items, [keep_pod(pod) for pod in pods.items]), view)
-
-
-class BoundPod(NamedTuple):
-    """A pod that is bound to a node.
-
-    Attributes:
-        facts: its cached fields.
-        component: the component of Joulie that it belongs to, by its label; empty for others.
-    """
-
-    facts: PodFacts
-    component: str
-
-
-def keep_pod(pod: Pod) -> BoundPod:
-    """Reduce a pod to what the overview shows of it."""
-    labels = pod.metadata.labels
-    ours = labels.get("app.kubernetes.io/part-of") == "joulie"
-    return BoundPod(pod_facts(pod), labels.get("app.kubernetes.io/component", "") if ours else "")
-
-
-def agent_nodes(pods: Iterable[BoundPod]) -> frozenset[str] | None:
-    """Nodes on which an agent of a DaemonSet runs; None where agents are none of the chart's pods, or serve others."""
-    agents = [pod for pod in pods if pod.component in _AGENTS]
-    if not agents or any(pod.component == _AGENT_POOL for pod in agents):
-        return None
-    running = (pod.facts for pod in agents if pod.facts.phase is PodPhase.RUNNING and not pod.facts.terminating)
-    return frozenset(facts.node_name for facts in running)
+    return _ordered(_rows_of(nodes.items, twins.items, [bound_pod(pod) for pod in pods.items]), view)
 
 
 def _rows_of(nodes: Iterable[Node], twins: Iterable[NodeTwin], pods: Sequence[BoundPod]) -> list[NodeRow]:
-    return node_rows(nodes, twins, (pod.facts for pod in pods), time.time(), agents=agent_nodes(pods))
+    return node_rows(nodes, twins, pods, time.time(), agents=agent_nodes(pod.agent for pod in pods))
 
 
 def _ordered(rows: Sequence[NodeRow], view: View) -> list[NodeRow]:

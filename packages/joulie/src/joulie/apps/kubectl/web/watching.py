@@ -27,12 +27,12 @@ from joulie.adapters.kubernetes.resources import (
     WORKLOAD_PROFILES,
     Resource,
 )
+from joulie.apps.kubectl.agents import agent_nodes
 from joulie.apps.kubectl.budget import BudgetRow, budget_row
 from joulie.apps.kubectl.holdout import LimitsSaving, limits_saving
 from joulie.apps.kubectl.limits import LimitRow, limit_rows
 from joulie.apps.kubectl.overview import node_rows
 from joulie.apps.kubectl.power_budget import PowerBudgetRow, power_budget_row
-from joulie.apps.kubectl.status import agent_nodes
 from joulie.apps.kubectl.web.answers import FleetNode, FleetSummary
 from joulie.apps.kubectl.web.fleet import family_of, fleet_node, fleet_summary
 from joulie.apps.kubectl.web.workloads import Limits, WatchedPod, by_state, limits_of, pod_key, watched_pod
@@ -233,7 +233,7 @@ class Cluster:
             hardware_of = {one.spec.node_name: one for one in self.objects(NODE_HARDWARES, visibility)}
             families = {node.metadata.name: family_of(node, hardware_of.get(node.metadata.name)) for node in nodes}
             everything = visibility.of(PODS) is None
-            agents = agent_nodes(pod.bound for pods in self._pods.values() for pod in pods) if everything else None
+            agents = agent_nodes(pod.agent for pods in self._pods.values() for pod in pods) if everything else None
             rows = node_rows(nodes, twins, (), self._at_s, agents=agents)
             found = {row.name: fleet_node(row, families[row.name], twin_of.get(row.name)) for row in rows}
             self._fleets[visibility.kinds] = _Fleet(found, agents is not None)

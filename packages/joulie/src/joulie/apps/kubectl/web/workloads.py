@@ -10,10 +10,10 @@ import msgspec
 
 from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.api.v1alpha1 import GpuLimit, NodeTwin
-from joulie.adapters.kubernetes.pods import PodFacts
+from joulie.adapters.kubernetes.pods import PodFacts, pod_facts
+from joulie.apps.kubectl.agents import Agent, agent_of
 from joulie.apps.kubectl.budget import BudgetRow
 from joulie.apps.kubectl.limits import LimitRow
-from joulie.apps.kubectl.status import BoundPod, keep_pod
 from joulie.apps.kubectl.web.answers import BudgetItem, FleetNode, PodItem, PodState
 from joulie.apps.kubectl.web.fleet import UNCAPPED
 from joulie.domain.grid import names
@@ -33,31 +33,28 @@ class WatchedPod(NamedTuple):
     """What is kept of a pod.
 
     Attributes:
-        bound: its cached fields, and the component of Joulie that it belongs to.
+        facts: its cached fields.
+        agent: the pod as an agent; None for others.
         gates: its scheduling gates.
         unscheduled: the scheduler's message; empty for pods that have a node.
     """
 
-    bound: BoundPod
+    facts: PodFacts
+    agent: Agent | None
     gates: tuple[str, ...]
     unscheduled: str
-
-    @property
-    def facts(self) -> PodFacts:
-        """Its cached fields."""
-        return self.bound.facts
 
 
 def watched_pod(pod: Pod) -> WatchedPod | None:
     """Reduce a pod; None for one that has finished."""
-    bound = keep_pod(pod)
-    if bound.facts.phase is PodPhase.FINISHED:
+    facts = pod_facts(pod)
+    if facts.phase is PodPhase.FINISHED:
         return None
     if pod.spec.node_name:
-        return WatchedPod(bound, (), "")
+        return WatchedPod(facts, agent_of(pod), (), "")
     scheduled = next((one for one in pod.status.conditions if one.type == "PodScheduled"), None)
     gates = tuple(gate.name for gate in pod.spec.scheduling_gates)
-    return WatchedPod(bound, gates, (scheduled.message or "") if scheduled else "")
+    return WatchedPod(facts, None, gates, (scheduled.message or "") if scheduled else "")
 
 
 @dataclass(frozen=True)
