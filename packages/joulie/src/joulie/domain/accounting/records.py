@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from joulie.domain.accounting.embodied import Reservation
-from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Measure
+
+if TYPE_CHECKING:  # imports NumPy, which the commands that only read amounts do not need
+    from joulie.domain.grid.series import Series
 
 
 class PowerQuality(StrEnum):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from joulie.domain.grid.series import Series
 from joulie.domain.signal import Quality
+
+if TYPE_CHECKING:  # imports NumPy, which the commands that only read amounts do not need
+    from joulie.domain.grid.series import Series
 
 
 class Measure(StrEnum):
