@@ -14,11 +14,10 @@ from joulie.domain.grid.ceilings import (
     ceiling_request,
     change,
     decide,
-    effective,
     next_change,
-    overridden,
 )
 from joulie.domain.grid.deferral import Conditions
+from joulie.domain.grid.maxima import effective, overridden
 from joulie.domain.grid.request import GridRequest
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import GridSignal, Measure

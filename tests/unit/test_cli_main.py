@@ -10,6 +10,7 @@ import pytest
 
 from joulie import __version__
 from joulie.apps.cli import main as main_module
+from joulie.apps.kubectl import main as kubectl_main
 from joulie.program.commands import Command, _added
 from joulie.program.errors import UserError
 
@@ -42,6 +43,19 @@ def test_help_imports_nothing_heavy(arguments, heavy):
     out = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True).stdout
     assert "joulie" in out.lower()
     assert out.splitlines()[-1] == "HEAVY []"
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_commands_that_read_and_print_start_without_numpy():
+    commands = [one.module for one in kubectl_main._COMMANDS if one.path not in {"kubectl limits", "kubectl web"}]
+    program = (
+        "import sys\n"
+        "sys.modules['numpy'] = None\n"
+        "from importlib import import_module\n"
+        f"for name in {[*commands, 'joulie.apps.cleanup.main']}: import_module(name)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stderr
+    assert told == "", "the traceback tells what imports NumPy"
 
 
 def test_version(capsys):

@@ -28,7 +28,7 @@ from joulie.adapters.kubernetes.resources import (
 from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
 from joulie.adapters.kubernetes.wire import Key
 from joulie.adapters.kubernetes.writer import Job, write_all
-from joulie.domain.grid.ceilings import Change, Record, overridden
+from joulie.domain.grid.maxima import Change, Record, overridden
 from joulie.domain.grid.names import PREFIX, REPLICA_CEILING
 from joulie.domain.grid.withheld import wanted_replicas
 from joulie.domain.resource_quantity import QuantityError, parse_quantity

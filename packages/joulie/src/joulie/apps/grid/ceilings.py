@@ -38,20 +38,9 @@ from joulie.adapters.program_api.grid import CeilingItem
 from joulie.apps.grid.facts import Asking, Owner
 from joulie.apps.grid.leader import Leader
 from joulie.domain.grid import names
-from joulie.domain.grid.ceilings import (
-    Ceiling,
-    CeilingReason,
-    Change,
-    Record,
-    Scaling,
-    ceiling_request,
-    change,
-    decide,
-    effective,
-    next_change,
-    overridden,
-)
+from joulie.domain.grid.ceilings import Ceiling, CeilingReason, Scaling, ceiling_request, change, decide, next_change
 from joulie.domain.grid.deferral import Conditions, duration_text
+from joulie.domain.grid.maxima import Change, Record, effective, overridden
 from joulie.domain.grid.signals import GridSignal
 from joulie.domain.grid.withheld import Withheld
 from joulie.domain.quantities import SECONDS_PER_HOUR

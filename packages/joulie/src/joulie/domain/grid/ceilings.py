@@ -17,6 +17,7 @@ import numpy as np
 
 from joulie.domain.grid import names
 from joulie.domain.grid.deferral import Conditions, Watched, duration_text, unknown_text, watched_text
+from joulie.domain.grid.maxima import Change, Record, effective
 from joulie.domain.grid.request import (
     Cascade,
     GridRequest,
@@ -33,8 +34,6 @@ BAND = 0.05
 CHANGE_INTERVAL_S = 600.0
 """Minimum time between two changes of one maximum for the grid, s."""
 HORIZON_S = 48 * 3600.0
-UNSET_MAXIMUM = 100
-"""Maximum where none is set: KEDA's default."""
 _MAX_BOUNDS = 10
 _COUNT = re.compile(r"(\d{1,6})(%?)", re.ASCII)
 _T = TypeVar("_T")
@@ -224,44 +223,6 @@ def next_change(scaling: Scaling, conditions: Conditions, now_s: float) -> tuple
         if then.maximum != now.maximum:
             return time_s, then
     return None
-
-
-class Record(NamedTuple):
-    """What Joulie has done to a maximum; it is kept on the autoscaler.
-
-    Attributes:
-        original: maximum before; None where none was set.
-        ceiling: maximum that Joulie has set. If there is another one, somebody else has set it.
-        since_s: when it was lowered first, s since the epoch.
-        changed_s: when Joulie has changed it last, s since the epoch.
-    """
-
-    original: int | None
-    ceiling: int | None
-    since_s: float
-    changed_s: float
-
-
-class Change(NamedTuple):
-    """What to write.
-
-    Attributes:
-        maximum: maximum to set; None to set none.
-        record: record to write with it; None to remove it.
-    """
-
-    maximum: int | None
-    record: Record | None
-
-
-def effective(maximum: int | None) -> int:
-    """The maximum that holds where this one is set."""
-    return UNSET_MAXIMUM if maximum is None else maximum
-
-
-def overridden(maximum: int | None, record: Record | None) -> bool:
-    """Whether somebody else has set the maximum since Joulie did. It wins, and is the original one from now on."""
-    return record is not None and maximum != record.ceiling
 
 
 def change(

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil
 
-from joulie.domain.units import JOULES_PER_KWH
+from joulie.domain.quantities import JOULES_PER_KWH
 
 
 @dataclass(frozen=True, slots=True)
