@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from joulie.domain.capping.admission import PodRoom
@@ -289,6 +289,8 @@ BUDGETS = st.dictionaries(
 WAITING = st.builds(WaitingPod, st.uuids().map(str), st.sampled_from([SMALL, Room(12.0, 1.0, 0.0, 1.0)]))
 
 
+# The first node is opened again, and is one of those that have room for the second one's pod from then on.
+@example([node("", pod("a", age_s=30.0, movable=False), state=EMPTYING), node("", pod("b"))], [], {}, 1, 1)
 @given(
     st.lists(NODES, min_size=1, max_size=6),
     st.lists(WAITING, max_size=2),
@@ -331,7 +333,7 @@ def test_only_what_may_be_moved_is_moved_and_only_where_there_is_room(
         one = nodes[name]
         assert one.pods
         assert all(each.movable and each.age_s >= 600.0 for each in one.pods)
-        others = [each.free.cores for each in nodes.values() if isinstance(each.state, Awake) and each.name != name]
+        others = [nodes[each].free.cores for each, state in decision.states.items() if isinstance(state, Awake)]
         assert sum(each.requests.cores for each in one.pods) <= sum(others)
     # Nothing is begun for which a pod would have to wait.
     assert not (decision.held and after - before)
