@@ -56,11 +56,11 @@ def create_nodes(loop: Loop, of_each_family: int) -> set[str]:
     return set(nodes)
 
 
-def news(loop: Loop) -> int:
-    """Writes of the operator that say more than that a twin is still true."""
+def news(loop: Loop) -> dict[str, int]:
+    """Writes of the operator that say more than that a twin is still true, by what they say."""
     with urllib.request.urlopen(f"{loop.programs['operator'].address}/metrics", timeout=30) as answer:
         kinds = re.findall(r'^joulie_operator_writes_total{kind="(.+)"} (.+)$', answer.read().decode(), re.MULTILINE)
-    return int(sum(float(count) for kind, count in kinds if kind != "refresh"))
+    return {kind: int(float(count)) for kind, count in kinds if kind != "refresh"}
 
 
 def written(loop: Loop) -> list[Json]:
@@ -89,7 +89,7 @@ def without_age(twin: Json) -> Json:
 
 def await_quiet(loop: Loop, *, quiet_s: float, timeout_s: float) -> None:
     """Wait until nobody has written anything new for a while."""
-    seen: tuple[int, int] | None = None
+    seen: tuple[dict[str, int], int] | None = None
     since_s = clock_s()
 
     def quiet() -> bool:
