@@ -25,6 +25,7 @@ from joulie_lab.control_plane import (
     kwok_node,
     wait_for,
 )
+from support.forked_program import spawn_joulie
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
@@ -214,6 +215,16 @@ def test_a_component_that_cannot_start_shows_the_end_of_its_log(start_control_pl
     with pytest.raises(ProcessFailedError, match=r"kube-scheduler ended with status 1(.|\n)*nonsense"):
         plane.configure_scheduler({"nonsense": True})
     plane.request("GET", "/readyz")
+
+
+def test_a_forked_program_ends_and_says_what_a_started_one_does(start_control_plane: StartControlPlane) -> None:
+    plane = start_control_plane(components=("etcd",))
+    environment = {"AGENT_MODE": "daemonset", "NODE_NAME": "", "LANG": "C"}
+    started = plane.spawn("started", [sys.executable, "-m", "joulie", "agent"], environment=environment)
+    forked = spawn_joulie(plane, "forked", "agent", environment)
+    wait_for(lambda: not (started.running or forked.running), 60, "both have ended")
+    assert forked.exit_status == started.exit_status == 2
+    assert forked.log.read_text() == started.log.read_text() != ""
 
 
 def test_nothing_is_left_after_close(start_control_plane: StartControlPlane) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
 import threading
 import time
 from collections import Counter
@@ -24,6 +23,7 @@ from joulie.domain.grid import names
 from joulie_lab.control_plane import LocalControlPlane, kwok_node, wait_for
 from joulie_lab.control_plane.ports import free_port
 from joulie_lab.control_plane.process import ManagedProcess
+from support.forked_program import spawn_joulie
 from support.loop import Program
 
 NAMESPACE = "joulie-system"
@@ -166,10 +166,11 @@ class Site:
         if self.controller is not None:
             self.controller.process.stop()
         address = f"127.0.0.1:{free_port()}"
-        process = self.plane.spawn(
+        process = spawn_joulie(
+            self.plane,
             name,
-            [sys.executable, "-m", "joulie", "grid", "controller"],
-            environment={
+            "grid controller",
+            {
                 "KUBECONFIG": str(self._kubeconfig("joulie-grid")),
                 "POD_NAME": name,
                 "POD_NAMESPACE": NAMESPACE,
@@ -200,10 +201,11 @@ class Site:
         self._apply("CustomResourceDefinition")
         self.plane.await_definitions()
         address = f"127.0.0.1:{free_port()}"
-        process = self.plane.spawn(
+        process = spawn_joulie(
+            self.plane,
             "operator",
-            [sys.executable, "-m", "joulie", "operator"],
-            environment={
+            "operator",
+            {
                 "KUBECONFIG": str(self._kubeconfig("joulie-operator")),
                 "POD_NAME": "operator",
                 "POD_NAMESPACE": NAMESPACE,
@@ -221,10 +223,11 @@ class Site:
 
     def start_guard(self) -> ManagedProcess:
         """The guard, which looks each second and takes a controller for dead that was silent for eight."""
-        return self.plane.spawn(
+        return spawn_joulie(
+            self.plane,
             "guard",
-            [sys.executable, "-m", "joulie", "grid", "guard", "-o", "json"],
-            environment={
+            "grid guard -o json",
+            {
                 "KUBECONFIG": str(self._kubeconfig("joulie-grid-guard")),
                 "POD_NAMESPACE": NAMESPACE,
                 "GUARD_INTERVAL": "1s",

@@ -20,6 +20,7 @@ from joulie_lab.control_plane.chart import NAMESPACE, install_rights, render
 from joulie_lab.control_plane.ports import free_port
 from joulie_lab.control_plane.process import ManagedProcess
 from joulie_lab.control_plane.programs import simulated_devices
+from support.forked_program import spawn_joulie
 
 TWINS = "/apis/joulie.io/v1alpha1/nodetwins"
 HARDWARES = "/apis/joulie.io/v1alpha1/nodehardwares"
@@ -355,11 +356,7 @@ class Loop:
             bind_token(self.plane, issued, service_account, "Node", on_node)
         kubeconfig.touch(mode=0o600)
         kubeconfig.write_text(issued.read_text())
-        process = self.plane.spawn(
-            name,
-            [sys.executable, "-m", "joulie", *command.split()],
-            environment={"KUBECONFIG": str(kubeconfig), **environment},
-        )
+        process = spawn_joulie(self.plane, name, command, {"KUBECONFIG": str(kubeconfig), **environment})
         self.programs[name] = Program(process, address, _credential(kubeconfig))
         self.programs[name].await_ready()
         return self.programs[name]

@@ -204,9 +204,13 @@ class LocalControlPlane:
             environment: variables added to this process's environment; set KUBECONFIG here.
         """
         process = ManagedProcess(name, command, self.log_folder / f"{name}.log", environment)
+        self.run_beside(process)
+        return process
+
+    def run_beside(self, process: ManagedProcess) -> None:
+        """Start a process beside the control plane; it is stopped before the control plane."""
         process.start()
         self._spawned.append(process)
-        return process
 
     # -- places
 

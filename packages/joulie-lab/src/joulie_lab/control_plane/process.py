@@ -10,8 +10,11 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 _LOG_TAIL_BYTES = 3000
+_KILLED_S = 60.0
+"""The longest that a killed process takes to be gone, on whatever disk it waits."""
 
 # Asks the kernel to kill this process when its parent dies, however that happens, and becomes the program. As a process
 # of its own, because what subprocess can run between fork and exec is unsafe beside threads.
@@ -28,6 +31,25 @@ class ProcessFailedError(RuntimeError):
     """A process of the control plane failed to start, ended unexpectedly or is not running; the message has its log."""
 
 
+class Child(Protocol):
+    """The part of subprocess.Popen that a child process needs here."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """The exit status; None while it runs."""
+
+    def wait(self, timeout: float) -> int:
+        """Wait for its end.
+
+        Raises:
+            TimeoutExpired: it did not end in time.
+        """
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal; no effect after its end."""
+
+
 class ManagedProcess:
     """A child process in its own session, so that Ctrl-C reaches this process alone, which then stops it in order.
 
@@ -42,7 +64,7 @@ class ManagedProcess:
         self.command = [str(word) for word in command]
         self.log = log
         self._environment = dict(environment or {})
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
 
     @property
     def pid(self) -> int:
@@ -71,16 +93,19 @@ class ManagedProcess:
         """
         if self.running:
             return
-        environment = {**os.environ, **self._environment}
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._process = self._launch({**os.environ, **self._environment})
+
+    def _launch(self, environment: Mapping[str, str]) -> Child:
+        """Begin a run in its own session, with all of its environment."""
         program = shutil.which(self.command[0], path=environment.get("PATH"))
         if program is None:
             raise ProcessFailedError(f"{self.name} cannot be run: no such program: {self.command[0]}")
         command = [program, *self.command[1:]]
         if sys.platform == "linux":  # elsewhere atexit and `with` remain
             command = [sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), *command]
-        self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - commands are this package's or its caller's
+            return subprocess.Popen(  # noqa: S603 - commands are this package's or its caller's
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -101,7 +126,7 @@ class ManagedProcess:
         """Kill the process and its group at once (SIGKILL), as in a crash; no effect if it is not running."""
         if self._process is not None and self.running:
             os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            self._process.wait(_KILLED_S)
 
     def stop(self, grace_s: float = 10.0) -> None:
         """Terminate the process (SIGTERM), by force after `grace_s`; no effect if it is not running."""
@@ -132,7 +157,7 @@ class ManagedProcess:
                 f"{self.name} ended with status {self.exit_status}; the end of {self.log}:\n{self.log_tail()}"
             )
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> Child:
         if self._process is None or self._process.poll() is not None:
             raise ProcessFailedError(f"{self.name} is not running")
         return self._process
