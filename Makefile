@@ -4,9 +4,9 @@ UV_VERSION := 0.13.8
 UV := .tools/bin/uv
 BIN := .venv/bin
 OUT ?= out
-# Two workers a core: tests of control planes wait more than they compute. A file's tests stay on one worker, and files
-# in the order of tests/support/suite_order.py.
-WORKERS := $(shell $(PYTHON) -c "import os; print(2 * os.cpu_count())")
+# Two workers a core and one more: tests of control planes wait more than they compute. A worker and its control plane
+# take some 2 GB. A file's tests stay on one worker, and files in the order of tests/support/suite_order.py.
+WORKERS := $(shell $(PYTHON) -c "import os; print(2 * os.cpu_count() + 1)")
 EVERYTHING := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Pods and Services of the node: its network namespace has no other way out.
 NODE_HOSTS := --allow-hosts=127.0.0.1,::1,localhost,10.87.0.0/24,10.88.0.0/24
