@@ -22,6 +22,11 @@ FREE_CORES, FREE_GPUS, KEY, FLOOR = 0, 1, 2, 3
 
 _WORD_BITS = 64
 
+_BIT_OF_POWER = np.zeros(67, np.int64)
+"""Exponents of the powers of two, by remainder: modulo 67, all powers below 2**66 are distinct."""
+for _bit in range(_WORD_BITS):
+    _BIT_OF_POWER[(1 << _bit) % 67] = _bit
+
 
 class Trees(NamedTuple):
     """Complete binary trees, one per view (pool and kind of job), stored consecutively.
@@ -64,11 +69,11 @@ def set_leaf(
 def _merge(slots: FloatArray, slot: int, left: int) -> bool:
     """Set `slot` to the maximum of its two children; returns whether it changed."""
     changed = False
+    # Written whether changed or not: without a branch, the four columns are one vector operation.
     for column in range(4):
         value = max(slots[left, column], slots[left + 1, column])
-        if slots[slot, column] != value:
-            slots[slot, column] = value
-            changed = True
+        changed |= slots[slot, column] != value
+        slots[slot, column] = value
     return changed
 
 
@@ -129,14 +134,7 @@ def remove(sets: Bitsets, which: int, position: int) -> None:
 @compiled
 def _lowest_bit(word: np.uint64) -> int:
     """Index of the lowest set bit of a non-zero word."""
-    index = 0
-    width = 32
-    while width > 0:
-        if word & ((np.uint64(1) << np.uint64(width)) - np.uint64(1)) == np.uint64(0):
-            word >>= np.uint64(width)
-            index += width
-        width >>= 1
-    return index
+    return int(_BIT_OF_POWER[(word & ~(word - np.uint64(1))) % np.uint64(67)])
 
 
 @compiled
