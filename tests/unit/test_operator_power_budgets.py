@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from joulie.adapters.kubernetes import names
-from joulie.adapters.kubernetes.errors import KubernetesError
+from joulie.adapters.kubernetes.errors import InvalidError, KubernetesError
 from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES, POWER_BUDGETS
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.domain.capping.budgets import RESPONSE_S
@@ -107,6 +107,28 @@ async def test_a_budget_without_nodes_says_so_and_leaves_the_others_alone(stage)
     assert await enforced(stage, "nobody") == ("False", "NoNodes")
     assert (await budget(stage, "nobody")).status.nodes == 0
     assert await enforced(stage, "hall") == ("True", "WorstCaseFits")
+
+
+@played(play, mode=Mode.ENFORCE)
+async def test_a_status_that_is_refused_keeps_no_other_from_being_written(stage, monkeypatch, caplog):
+    await fleet(stage)
+    for name in ("first", "second"):
+        await create(stage, name, 20_000.0)
+    apply = stage.client.apply
+
+    async def refuses_first(resource, name, body, **options):
+        if name == "first":
+            raise InvalidError(422, "Invalid", "status is too long", what="patch", hint="")
+        return await apply(resource, name, body, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stage.loop._budgets._client, "apply", refuses_first)
+        await look(stage)
+    assert (await budget(stage, "second")).status.limit_watts == 20_000.0
+    (told,) = [one for one in caplog.records if one.getMessage() == "power budget not reported"]
+    assert told.budget == "first"
+    await look(stage)
+    assert (await budget(stage, "first")).status.limit_watts == 20_000.0, "tried again at the next look"
 
 
 @played(play, mode=Mode.ENFORCE)

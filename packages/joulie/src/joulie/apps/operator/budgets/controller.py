@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 
 import msgspec
 
@@ -19,7 +20,7 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.api.v1alpha1 import PowerBudget, PowerBudgetStatus
 from joulie.adapters.kubernetes.cache import Key
-from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
+from joulie.adapters.kubernetes.errors import ApiError, KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.events import Severity
 from joulie.adapters.kubernetes.resources import POWER_BUDGETS
 from joulie.adapters.kubernetes.times import time_or_none
@@ -294,7 +295,17 @@ class PowerBudgets:
             updated_s = time_or_none(stored.status.last_updated)
             fresh = updated_s is not None and 0.0 <= now_s - updated_s < _REFRESH_S
             if not (fresh and status_matches(status, stored.status)):
-                await self._write(stored, status)
+                await self._write_if_accepted(stored, status)
+
+    async def _write_if_accepted(self, stored: PowerBudget, status: PowerBudgetStatus) -> None:
+        """Write a status. One that is refused is tried again at the next look, and costs no other its own."""
+        try:
+            await self._write(stored, status)
+        except ApiError as error:
+            if error.status >= HTTPStatus.TOO_MANY_REQUESTS:  # the others would fail as well, each after a while
+                raise
+            what = {"budget": stored.metadata.name, "error": str(error)}
+            _log.warning("power budget not reported", extra=what)
 
     async def _write(self, stored: PowerBudget, status: PowerBudgetStatus) -> None:
         if not self._may_write():
