@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -26,9 +27,11 @@ from joulie.adapters.kubernetes.multikueue import MultiKueueResources, write_nom
 from joulie.adapters.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, NAMESPACES
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.grid.kueue import KueueChecks
-from joulie.apps.grid.kueue_settings import KueueMode
+from joulie.apps.grid.leader import Leader
+from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.multikueue import NominationResult
 from joulie.apps.grid.observe import GridView
+from joulie.apps.grid.settings import ControllerSettings
 from joulie.domain.grid import names
 from joulie.domain.grid.deferral import Conditions
 from joulie.domain.grid.request import GridDefaults
@@ -136,18 +139,16 @@ async def world(plane: LocalControlPlane, namespace: str, *, answering: bool = T
         here = World(client, Kueue(client, resources, namespace), namespace)
         view = GridView(client, GridDefaults(), ZONE, {})
         events = EventRecorder(client, "joulie-grid")
-        checks = KueueChecks(
+        leader = Leader(
             client,
             view,
-            here.grid.get,
+            ControllerSettings(multikueue_dispatcher=True),
+            cast("ControllerMetrics", SimpleNamespace(decided=lambda _reason: None, nominated=here.nominated.append)),
             events,
-            mode=KueueMode.AUTO,
-            max_requeue_s=600.0,
-            may_write=lambda: True,
-            now_s=lambda: now_s() + here.ahead_s,
-            nomination_round_s=300.0,
-            nominated=here.nominated.append,
+            lambda: True,
+            lambda: now_s() + here.ahead_s,
         )
+        checks = KueueChecks(leader, here.grid.get)
         running = [asyncio.create_task(one.run()) for one in (view, events)]
         if answering:
             running.append(asyncio.create_task(checks.run()))

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -31,7 +32,9 @@ from joulie.apps.grid.facts import Owner
 from joulie.apps.grid.kueue import KueueChecks
 from joulie.apps.grid.kueue_answers import as_pod, keep_check, keep_workload, pod_set_updates, ready, retry
 from joulie.apps.grid.kueue_settings import KueueMode
+from joulie.apps.grid.leader import Leader
 from joulie.apps.grid.observe import GridView
+from joulie.apps.grid.settings import ControllerSettings
 from joulie.domain.grid import names
 from joulie.domain.grid.deferral import Conditions, Hold, HoldReason, ReleaseReason
 from joulie.domain.grid.request import GridDefaults
@@ -287,7 +290,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(tmp_path, mode=KueueMode.AUTO, **options):
+async def staged(tmp_path, mode=KueueMode.AUTO, *, dry_run=False):
     async with (
         FakeCluster(kinds()) as cluster,
         KubeClient(
@@ -296,18 +299,16 @@ async def staged(tmp_path, mode=KueueMode.AUTO, **options):
     ):
         stage = Stage(cluster, client)
         view = GridView(client, GridDefaults(), "DE", {})
-        checks = KueueChecks(
+        leader = Leader(
             client,
             view,
-            lambda zone: carbon(stage.zones.get(zone, stage.intensity)),
+            ControllerSettings(kueue_enabled=mode, dry_run_enabled=dry_run),
+            SimpleNamespace(decided=stage.decided.append),
             stage.events,
-            mode=mode,
-            max_requeue_s=600.0,
-            may_write=lambda: stage.leading,
-            now_s=lambda: stage.now_s,
-            decided=stage.decided.append,
-            **options,
+            lambda: stage.leading,
+            lambda: stage.now_s,
         )
+        checks = KueueChecks(leader, lambda zone: carbon(stage.zones.get(zone, stage.intensity)))
         watching = asyncio.gather(view.run(), stage.events.run())
         await view.wait_synced()
         stage.checks = checks

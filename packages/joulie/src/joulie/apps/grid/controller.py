@@ -115,21 +115,8 @@ class Controller:
         )
         needed = settings.dry_run_enabled or settings.mode is Mode.OBSERVE
         self.dry: DryRun | None = self._new_dry_run() if needed else None
-        self._kueue = KueueChecks(
-            client,
-            view,
-            self._conditions,
-            self.events,
-            mode=settings.kueue_enabled,
-            max_requeue_s=settings.kueue_max_requeue_s,
-            may_write=may_write,
-            now_s=now_s,
-            dry_run=settings.dry_run_enabled,
-            decided=metrics.decided,
-            nomination_round_s=settings.multikueue_round_s if settings.multikueue_dispatcher else None,
-            nominated=metrics.nominated,
-        )
-
+        leader = Leader(client, view, settings, metrics, self.events, may_write, now_s)
+        self._kueue = KueueChecks(leader, self._conditions)
         self.trials = DeferralTrials(client, view.decide_again)
         self._publisher = IntensityPublisher(
             client,
@@ -140,7 +127,6 @@ class Controller:
             may_write=may_write,
             now_s=now_s,
         )
-        leader = Leader(client, view, settings, metrics, self.events, may_write, now_s)
         self.budgets = BudgetHolds(leader)
         ceilings = ReplicaCeilings(leader, self._conditions)
         self.ceilings: ReplicaCeilings | None = ceilings if settings.replica_ceilings_enabled else None

@@ -25,7 +25,6 @@ from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.cache import Cache, Key
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ConflictError, KubernetesError, NotFoundError
-from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.kueue import (
     CONCURRENCY,
     FIELD_MANAGER,
@@ -56,10 +55,10 @@ from joulie.apps.grid.kueue_answers import (
     retry,
 )
 from joulie.apps.grid.kueue_settings import KueueMode
-from joulie.apps.grid.multikueue import Dispatcher, NominationResult, WorkerClusters
-from joulie.apps.grid.observe import GridView
+from joulie.apps.grid.leader import Leader
+from joulie.apps.grid.multikueue import Dispatcher, WorkerClusters
 from joulie.apps.grid.pending import Deferral
-from joulie.domain.grid.deferral import Conditions, Hold, HoldReason, Release, ReleaseReason
+from joulie.domain.grid.deferral import Conditions, Hold, Release, ReleaseReason
 from joulie.domain.grid.request import GridRequest
 from joulie.program.leadership import NotLeadingError
 
@@ -182,49 +181,15 @@ class KueueChecks:
     """Answers Joulie's AdmissionChecks while this replica leads.
 
     Args:
-        client: Kubernetes client for watches and writes.
-        view: watch caches with the policies of namespaces.
+        leader: this replica while it leads.
         look: conditions in a zone; None while its sources have not been queried yet.
-        events: event recorder.
-        mode: whether to answer checks.
-        max_requeue_s: maximum delay before a workload is requeued, s.
-        may_write: whether this replica leads.
-        now_s: current time, s since the epoch.
-        dry_run: record decisions, hold nothing.
-        decided: called with the reason of each decision that is written.
-        nomination_round_s: time that nominated worker clusters have to admit a workload, s; None if Joulie is not the
-            dispatcher of MultiKueue.
-        nominated: called with the result of each nomination.
     """
 
-    def __init__(
-        self,
-        client: KubeClient,
-        view: GridView,
-        look: Callable[[str], Conditions | None],
-        events: EventRecorder,
-        *,
-        mode: KueueMode,
-        max_requeue_s: float,
-        may_write: Callable[[], bool],
-        now_s: Callable[[], float],
-        dry_run: bool = False,
-        decided: Callable[[HoldReason | ReleaseReason], None] = lambda _reason: None,
-        nomination_round_s: float | None = None,
-        nominated: Callable[[NominationResult], None] = lambda _result: None,
-    ) -> None:
-        self._client = client
-        self._view = view
+    def __init__(self, leader: Leader, look: Callable[[str], Conditions | None]) -> None:
+        self._client, self._view, self._settings = leader.client, leader.view, leader.settings
+        self._metrics, self._events = leader.metrics, leader.events
+        self._may_write, self._now_s = leader.may_write, leader.now_s
         self._look = look
-        self._events = events
-        self._mode = mode
-        self._max_requeue_s = max_requeue_s
-        self._may_write = may_write
-        self._now_s = now_s
-        self._dry_run = dry_run
-        self._decided = decided
-        self._nomination_round_s = nomination_round_s
-        self._nominated = nominated
         self._dispatcher: Dispatcher | None = None
         self._changed: set[Key] = set()
         self._wake = asyncio.Event()
@@ -233,7 +198,7 @@ class KueueChecks:
 
     async def run(self) -> None:
         """Answer until cancelled; without Kueue, wait until there is one."""
-        if self._mode is KueueMode.FALSE:
+        if self._settings.kueue_enabled is KueueMode.FALSE:
             return
         resources = await self._find()
         _log.info("answering for AdmissionChecks", extra={"version": resources.workloads.version})
@@ -243,8 +208,8 @@ class KueueChecks:
         workloads.add_listener(self._workload_changed)
         writer = CheckWriter(self._client, resources, self._may_write)
         async with asyncio.TaskGroup() as group:
-            if self._nomination_round_s is not None:
-                self._dispatcher = self._new_dispatcher(resources, self._nomination_round_s, workloads.objects)
+            if self._settings.multikueue_dispatcher:
+                self._dispatcher = self._new_dispatcher(resources, workloads.objects)
                 group.create_task(self._dispatcher.clusters.run())
                 await self._dispatcher.clusters.wait_for_all()
             group.create_task(checks.run())
@@ -253,9 +218,7 @@ class KueueChecks:
             await workloads.wait_synced()
             group.create_task(self._answer_loop(writer, checks.objects, workloads.objects))
 
-    def _new_dispatcher(
-        self, resources: KueueResources, round_s: float, workloads: Mapping[Key, WorkloadFacts]
-    ) -> Dispatcher:
+    def _new_dispatcher(self, resources: KueueResources, workloads: Mapping[Key, WorkloadFacts]) -> Dispatcher:
         found = MultiKueueResources.for_version(resources.workloads.version)
         zone_of, changed = self._view.zone_of_cluster, partial(self._look_at, workloads)
         return Dispatcher(
@@ -264,13 +227,13 @@ class KueueChecks:
             WorkerClusters(self._client, resources, found, zone_of, changed),
             self._look,
             self._events,
-            round_s=round_s,
+            round_s=self._settings.multikueue_round_s,
             now_s=self._now_s,
-            counted=self._nominated,
+            counted=self._metrics.nominated,
         )
 
     async def _find(self) -> KueueResources:
-        level = logging.WARNING if self._mode is KueueMode.TRUE else logging.INFO
+        level = logging.WARNING if self._settings.kueue_enabled is KueueMode.TRUE else logging.INFO
         while True:
             try:
                 found = await find_kueue(self._client)
@@ -347,7 +310,7 @@ class KueueChecks:
             return
         now_s, decision = self._now_s(), decided.decision
         if isinstance(decision, Hold):
-            await writer.write_states(key, workload, retry(ours, decision, now_s, self._max_requeue_s))
+            await writer.write_states(key, workload, retry(ours, decision, now_s, self._settings.kueue_max_requeue_s))
             await self._held(writer, key, workload, decision, decided.conditions)
             return
         observed = self._view.observes(key.namespace)
@@ -359,7 +322,7 @@ class KueueChecks:
         await writer.write_states(key, workload, ready(ours, decision.text, now_s, updates))
         # A Kueue that ignores the gate refuses to work with it once it is upgraded.
         await writer.lift(decided.owners)
-        self._decided(decision.reason)
+        self._metrics.decided(decision.reason)
         if decided.request.defer:
             self._events.emit(writer.reference(key, workload), "Normal", "GridReleased", f"starts: {decision.text}")
 
@@ -371,13 +334,13 @@ class KueueChecks:
         decision = decided.decision
         if isinstance(decision, Hold):
             await self._held(writer, key, workload, decision, decided.conditions)
-            self._look_later(key, min(decision.wake_s - self._now_s(), self._max_requeue_s))
+            self._look_later(key, min(decision.wake_s - self._now_s(), self._settings.kueue_max_requeue_s))
             return
         if workload.released_at is None:
             # Written first: without it, the check might hold the workload again when Kueue has preempted others for it.
             notes = noted_at_release(decided.conditions, workload.notes, self._now_s())
             await writer.note(key, workload.uid, notes)
-            self._decided(decision.reason)
+            self._metrics.decided(decision.reason)
             text = f"queued by Kueue: {decision.text}"
             self._events.emit(writer.reference(key, workload), "Normal", "GridReleased", text)
         await writer.lift(decided.owners)
@@ -398,7 +361,7 @@ class KueueChecks:
             text = f"its admission gate was lifted at {workload.released_at}"
             return _Decided(waiting.request, owners, conditions, Release(ReleaseReason.CLEAN, text), place)
         decision = placement.decision
-        if isinstance(decision, Hold) and (self._dry_run or self._view.observes(key.namespace)):
+        if isinstance(decision, Hold) and (self._settings.dry_run_enabled or self._view.observes(key.namespace)):
             decision = Release(ReleaseReason.NOT_ASKED, f"{HOLDS_NOTHING}; {hold_text(decision)}")
         return _Decided(waiting.request, owners, conditions, decision, place)
 
@@ -422,7 +385,7 @@ class KueueChecks:
         """Nominate the clusters that are due for a workload, and those of the next zone later."""
         writer.check_leading()
         _owners, deferral = await self._deferral(writer, key, workload)
-        observe = self._dry_run or self._view.observes(key.namespace)
+        observe = self._settings.dry_run_enabled or self._view.observes(key.namespace)
         again_s = await dispatcher.dispatch(key, workload, writer.reference(key, workload), deferral, observe=observe)
         if again_s < math.inf:
             self._look_later(key, again_s)
@@ -430,7 +393,7 @@ class KueueChecks:
     async def _held(
         self, writer: CheckWriter, key: Key, workload: WorkloadFacts, hold: Hold, conditions: Conditions
     ) -> None:
-        self._decided(hold.reason)
+        self._metrics.decided(hold.reason)
         notes = noted_at_hold(hold.held_by, conditions, workload.notes, self._now_s())
         if notes:
             await writer.note(key, workload.uid, notes)
