@@ -317,9 +317,11 @@ async def staged(tmp_path, **settings):
                     await asyncio.gather(task, return_exceptions=True)
 
 
-def play(body, tmp_path, **settings):
+def play(body, tmp_path, *, kind=lambda stage: stage, **settings):
+    """Run a coroutine on a stage, or on what `kind` makes of it."""
+
     async def main():
         async with staged(tmp_path, **settings) as stage:
-            await body(stage)
+            await body(kind(stage))
 
     asyncio.run(main())

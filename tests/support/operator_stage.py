@@ -114,6 +114,11 @@ class Stage:
         meta["annotations"] = {f"joulie.io/{key}": value for key, value in meta["annotations"].items()}
         await self.client.create(PODS, {"metadata": meta, "spec": spec, "status": {"phase": "Running"}}, "default")
 
+    async def report(self, name, control):
+        """A node's agent reports the state of its limits."""
+        body, manager = {"status": {"controlStatus": control}}, names.AGENT_FIELD_MANAGER
+        await self.client.apply(NODE_TWINS, names.object_name(name), body, field_manager=manager, subresource="status")
+
     async def twin(self, name):
         return await self.client.get(NODE_TWINS, names.object_name(name))
 

@@ -432,8 +432,8 @@ async def test_g11_after_a_switch_to_a_marginal_source_both_bases_are_side_by_si
     assert whole.emissions_g == pytest.approx(whole.energy_j / KWH * 300.0)
 
 
-@played(play)
-async def test_a_month_is_closed_and_its_head_published_once_the_api_server_takes_it(stage, tmp_path):
+async def january_ends(stage, tmp_path):
+    """January 2027 is closed, and signed; the ConfigMap of heads is missing."""
     stage.signer = Ed25519Signer(new_key(tmp_path / "key.pem"))
     stage.clock.now_s = 1_801_440_000.0 - 3600.0  # the last hour of January 2027
     stage.start()
@@ -442,6 +442,11 @@ async def test_a_month_is_closed_and_its_head_published_once_the_api_server_take
     await stage.step()
     for _ in range(3):
         await stage.step(1800.0)
+
+
+@played(play)
+async def test_a_month_is_closed_and_its_head_published_once_the_api_server_takes_it(stage, tmp_path):
+    await january_ends(stage, tmp_path)
     assert stage.ledger.closed_s() == 1_801_440_000.0
     closing = list(stage.ledger.journal())[-1]
     await stage.client.create(CONFIG_MAPS, {"metadata": {"name": HEADS.name}}, HEADS.namespace)
@@ -454,14 +459,7 @@ async def test_a_month_is_closed_and_its_head_published_once_the_api_server_take
 
 async def january_closed(stage, tmp_path):
     """Close January 2027 while the ConfigMap of heads is missing; the closing entry."""
-    stage.signer = Ed25519Signer(new_key(tmp_path / "key.pem"))
-    stage.clock.now_s = 1_801_440_000.0 - 3600.0
-    stage.start()
-    await stage.add_node()
-    await stage.add_pod("a", cores=2)
-    await stage.step()
-    for _ in range(3):
-        await stage.step(1800.0)
+    await january_ends(stage, tmp_path)
     (closing,) = stage.ledger.closings()
     stage.ledger.close()
     return closing
@@ -689,8 +687,8 @@ async def test_a_ledger_that_fails_costs_no_energy(stage, monkeypatch):
 # ---- savings
 
 
-@played(play)
-async def test_a_pod_that_waited_has_savings_by_the_series_of_then(stage):
+async def waited(stage):
+    """A pod starts after an hour in which it waited for cleaner power."""
     stage.feed.carbon_steps = {T0: 500.0, T0 + 3600.0: 100.0}
     await stage.add_node()
     await stage.step()
@@ -703,6 +701,11 @@ async def test_a_pod_that_waited_has_savings_by_the_series_of_then(stage):
     }
     await stage.add_pod("waited", annotations=held)
     stage.usage.cores(waited=1.0)
+
+
+@played(play)
+async def test_a_pod_that_waited_has_savings_by_the_series_of_then(stage):
+    await waited(stage)
     await stage.step(300.0)
     await stage.end_pod("waited", T0 + 3900.0 + 60.0)
     await stage.step(300.0)
@@ -723,18 +726,7 @@ async def test_a_pod_that_waited_has_savings_by_the_series_of_then(stage):
 
 @played(play)
 async def test_g13_g14_pods_have_series_of_their_own_under_the_gardeners_prefix(stage):
-    stage.feed.carbon_steps = {T0: 500.0, T0 + 3600.0: 100.0}
-    await stage.add_node()
-    await stage.step()
-    for _ in range(12):
-        await stage.step(300.0)
-    held = {
-        names.CARBON_DELAY_TIMESTAMP: rfc3339(T0),
-        names.INITIAL_CARBON_INTENSITY: "500",
-        names.BIND_CARBON_INTENSITY: "100",
-    }
-    await stage.add_pod("waited", annotations=held)
-    stage.usage.cores(waited=1.0)
+    await waited(stage)
     await stage.step(30.0)
     stage.usage.cores(waited=3.0)
     await stage.step(30.0)
@@ -1292,13 +1284,18 @@ async def test_the_answer_says_since_when_it_counts(stage):
     assert answer["items"][0]["energyJ"] == pytest.approx(IDLE_W * (3600.0 + 1800.0) * PUE)
 
 
-@played(play)
-async def test_a_budget_that_is_crossed_at_the_end_of_a_pod_is_acted_on(stage):
+async def crossed_at_its_end(stage):
+    """A pod ends with more energy than its budget, which no step has seen yet."""
     await stage.add_node()
     await stage.add_pod("a", annotations=budget("0.001", "label"))
     stage.usage.cores(a=5.0)
     await stage.step()
     await stage.end_pod("a", T0 + 600.0)
+
+
+@played(play)
+async def test_a_budget_that_is_crossed_at_the_end_of_a_pod_is_acted_on(stage):
+    await crossed_at_its_end(stage)
     await stage.step(600.0)
     assert (await stage.client.get(PODS, "a", "default")).metadata.labels[names.BUDGET_EXCEEDED] == "true"
 
@@ -1306,11 +1303,7 @@ async def test_a_budget_that_is_crossed_at_the_end_of_a_pod_is_acted_on(stage):
 @pytest.mark.parametrize("status", [503, 429])
 @played(play)
 async def test_an_action_that_fails_is_tried_again_though_its_pod_has_ended(stage, monkeypatch, status):
-    await stage.add_node()
-    await stage.add_pod("a", annotations=budget("0.001", "label"))
-    stage.usage.cores(a=5.0)
-    await stage.step()
-    await stage.end_pod("a", T0 + 600.0)
+    await crossed_at_its_end(stage)
 
     async def refuses(*_args, **_kwargs):
         raise ApiError(status, "away", "later")

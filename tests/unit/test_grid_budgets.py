@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -13,7 +14,8 @@ from joulie.domain.accounting.budget import WhenUnknown
 from joulie.domain.grid import names
 from joulie.domain.grid.release import Limits
 from joulie.domain.mode import Mode
-from support.grid_stage import EPOCH_S, NS, staged
+from support import grid_stage
+from support.grid_stage import EPOCH_S, NS
 from support.played import played
 
 GATE = [{"name": names.BUDGET_GATE}]
@@ -25,12 +27,12 @@ class Budgets:
     """The budgets of a stage: what accounting would say of them, and steps of the controller."""
 
     def __init__(self, stage):
-        self.stage, self.tasks = stage, []
+        self.stage = stage
         self.follow()
 
     def follow(self):
         holds = self.stage.term.budgets
-        self.tasks += [asyncio.create_task(cache.run()) for cache in (holds.budgets, holds.unbound)]
+        self.stage.tasks += [asyncio.create_task(cache.run()) for cache in (holds.budgets, holds.unbound)]
 
     async def restart(self):
         """Another replica leads."""
@@ -113,19 +115,7 @@ class Budgets:
         await self.stage.pod(name, gates=gates, **fields)
 
 
-def play(story, tmp_path, **settings):
-    async def main():
-        async with staged(tmp_path, **settings) as stage:
-            budgets = Budgets(stage)
-            try:
-                await story(budgets)
-            finally:
-                for task in budgets.tasks:
-                    task.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await task
-
-    asyncio.run(main())
+play = partial(grid_stage.play, kind=Budgets)
 
 
 @played(play, release_limits=Limits(1.0, 1))

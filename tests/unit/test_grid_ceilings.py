@@ -1,7 +1,7 @@
 """Ceilings on the replicas of autoscalers in the grid controller: what is lowered, when, and how it comes back."""
 
 import asyncio
-from contextlib import suppress
+from functools import partial
 
 import msgspec
 import pytest
@@ -23,7 +23,8 @@ from joulie.domain.grid.ceilings import CHANGE_INTERVAL_S
 from joulie.domain.grid.request import GridDefaults
 from joulie.domain.grid.series import Series
 from joulie.domain.mode import Mode
-from support.grid_stage import NS, ZONE, staged
+from support import grid_stage
+from support.grid_stage import NS, ZONE
 from support.played import played
 
 CAP = {names.CARBON_MAX_REPLICAS: "200: 10, 400: 25%"}
@@ -33,13 +34,13 @@ class Autoscalers:
     """Autoscalers of a stage, and steps of the controller."""
 
     def __init__(self, stage):
-        self.stage, self.tasks, self.keda = stage, [], False
+        self.stage, self.keda = stage, False
         self.follow()
 
     def follow(self):
         caches = self.stage.term.ceilings.caches
         for kind in (HORIZONTAL_POD_AUTOSCALERS.kind, *([SCALED_OBJECTS.kind] if self.keda else [])):
-            self.tasks.append(asyncio.create_task(caches[kind].run()))
+            self.stage.tasks.append(asyncio.create_task(caches[kind].run()))
 
     def restart(self):
         """Another replica leads."""
@@ -130,19 +131,7 @@ class Autoscalers:
         return self.stage.counted("joulie_grid_replica_ceilings", decision=decision)
 
 
-def play(story, tmp_path, **settings):
-    async def main():
-        async with staged(tmp_path, replica_ceilings_enabled=True, **settings) as stage:
-            here = Autoscalers(stage)
-            try:
-                await story(here)
-            finally:
-                for task in here.tasks:
-                    task.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await task
-
-    asyncio.run(main())
+play = partial(grid_stage.play, kind=Autoscalers, replica_ceilings_enabled=True)
 
 
 @played(play)

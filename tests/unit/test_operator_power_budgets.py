@@ -36,15 +36,22 @@ async def confirm(stage, *nodes, result="applied", gpu=None, boot=None, own_w=No
         report["observedGeneration"] = twin.metadata.generation
         report |= {} if boot is None else {"bootID": boot}
         report |= {} if own_w is None else {"gpus": [{"id": "GPU-0", "originalWatts": own_w}]}
-        body = {"status": {"controlStatus": report}}
-        manager = names.AGENT_FIELD_MANAGER
-        await stage.client.apply(NODE_TWINS, names.object_name(name), body, field_manager=manager, subresource="status")
+        await stage.report(name, report)
     await stage.caught_up()
 
 
 async def create(stage, name, watts, **spec):
     await stage.client.create(POWER_BUDGETS, {"metadata": {"name": name}, "spec": {"watts": watts} | spec})
     await seen(stage)
+
+
+async def nested(stage):
+    """A budget over all nodes, one over those of rack-0, and a performance pod outside that."""
+    await fleet(stage)
+    await stage.add_pod("critical", "node-2", workload_class="performance")
+    await until(lambda: stage.view.ledger.full_power.get("node-2"))
+    await create(stage, "hall", 25_200.0)
+    await create(stage, "rack-0", 10_000.0, nodeSelector={names.RACK_LABEL: "rack-0"})
 
 
 async def change(stage, name, **spec):
@@ -59,6 +66,13 @@ async def seen(stage):
     await until(
         lambda: {key.name: one.metadata.resource_version for key, one in stage.view.power_budgets.items()} == stored
     )
+
+
+async def new_leader(stage):
+    """Another replica leads, and takes its first step."""
+    stage.start()
+    stage.loop._budgets.decide()
+    await stage.step()
 
 
 async def look(stage, passed_s=2.0):
@@ -174,11 +188,7 @@ async def test_a_budget_is_kept_as_soon_as_agents_have_confirmed(stage):
 
 @played(play, mode=Mode.ENFORCE)
 async def test_the_tightest_of_nested_budgets_holds_and_standard_nodes_give_first(stage):
-    await fleet(stage)
-    await stage.add_pod("critical", "node-2", workload_class="performance")
-    await until(lambda: stage.view.ledger.full_power.get("node-2"))
-    await create(stage, "hall", 25_200.0)
-    await create(stage, "rack-0", 10_000.0, nodeSelector={names.RACK_LABEL: "rack-0"})
+    await nested(stage)
     await settled(stage)
     assert await asked_sum_w(stage, FLEET[:2]) <= 10_000.0
     assert await asked_sum_w(stage) <= 25_200.0
@@ -192,11 +202,7 @@ async def test_the_tightest_of_nested_budgets_holds_and_standard_nodes_give_firs
 
 @played(play, mode=Mode.ENFORCE)
 async def test_a_budget_says_what_is_left_for_pods_and_nodes_which_budgets_cover_them(stage):
-    await fleet(stage)
-    await stage.add_pod("critical", "node-2", workload_class="performance")
-    await until(lambda: stage.view.ledger.full_power.get("node-2"))
-    await create(stage, "hall", 25_200.0)
-    await create(stage, "rack-0", 10_000.0, nodeSelector={names.RACK_LABEL: "rack-0"})
+    await nested(stage)
     await create(stage, "looks-only", 1_000.0, mode="observe")
     await settled(stage)
     # Nothing is measured here, so the node with the pod counts with its worst case.
@@ -371,9 +377,7 @@ def test_gpus_whose_driver_does_not_answer_are_asked_for_what_they_were_asked_be
         await confirm(stage, "node-0", gpu=gpu)
         for leader in ("the same", "a new one"):
             if leader == "a new one":
-                stage.start()
-                stage.loop._budgets.decide()
-                await stage.step()
+                await new_leader(stage)
             await look(stage)
             assert (await stage.twin("node-0")).spec.gpu.power_cap == before, leader
             assert await asked_sum_w(stage, FLEET[1:]) <= 22_000.0 - 8 * 700.0 - 2 * 320.0 - OTHER_W
@@ -396,9 +400,7 @@ async def test_a_new_leader_asks_a_node_that_is_not_ready_for_no_more_than_the_o
     await until(lambda: not stage.view.node("node-0").ready)
     await look(stage)
     assert await asked_w(stage, "node-0") == before_w
-    stage.start()
-    stage.loop._budgets.decide()
-    await stage.step()
+    await new_leader(stage)
     await look(stage)
     assert await asked_w(stage, "node-0") == before_w
 
@@ -421,9 +423,7 @@ def test_a_new_leader_keeps_the_limits_and_a_deleted_budget_lifts_them(tmp_path)
         await create(stage, "hall", 20_000.0)
         await settled(stage)
         kept = [msgspec.to_builtins((await stage.twin(name)).spec) for name in FLEET]
-        stage.start()
-        stage.loop._budgets.decide()
-        await stage.step()
+        await new_leader(stage)
         await settled(stage)
         assert [msgspec.to_builtins((await stage.twin(name)).spec) for name in FLEET] == kept
         await stage.client.delete(POWER_BUDGETS, "hall")
@@ -558,9 +558,7 @@ async def test_a_leader_that_comes_during_an_event_keeps_how_long_it_took(stage)
     (before,) = (await budget(stage, "hall")).status.reductions
     assert before.complied_seconds > 0.0
     stage.now_s += 20.0
-    stage.start()
-    stage.loop._budgets.decide()
-    await stage.step()
+    await new_leader(stage)
     await look(stage)
     (after,) = (await budget(stage, "hall")).status.reductions
     assert after.complied_seconds == before.complied_seconds
@@ -614,9 +612,7 @@ async def test_a_budget_that_is_edited_to_what_cannot_be_read_holds_what_was_in_
     await settled(stage, looks=1)
     for leader in ("the same", "a new one"):
         if leader == "a new one":
-            stage.start()
-            stage.loop._budgets.decide()
-            await stage.step()
+            await new_leader(stage)
             await settled(stage, looks=1)
         assert await asked_sum_w(stage, FLEET[:2]) <= 10_000.0, leader
         status = (await budget(stage, "rack-0")).status

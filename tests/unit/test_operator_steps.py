@@ -172,13 +172,7 @@ async def test_a_score_that_the_operator_does_not_know_is_taken_out_again(stage)
 async def test_agent_and_operator_leave_each_other_s_fields_alone(stage):
     await two_nodes(stage)
     report = {"cpu": {"backend": "rapl", "result": "applied", "message": "216 W", "updatedAt": "2026-01-01T00:00:00Z"}}
-    await stage.client.apply(
-        NODE_TWINS,
-        N2,
-        {"status": {"controlStatus": report}},
-        field_manager=names.AGENT_FIELD_MANAGER,
-        subresource="status",
-    )
+    await stage.report(N2, report)
     await stage.caught_up()
     assert await stage.step() == {}
     await stage.client.patch(NODES, N2, {"metadata": {"labels": {names.RESERVED_LABEL: ""}}})
@@ -196,13 +190,7 @@ async def test_l9_a_cap_counts_once_its_agent_has_confirmed_it(stage):
     async def report(result, generation):
         stage.wake.clear()
         control = {"cpu": {"backend": "rapl", "result": result}, "observedGeneration": generation}
-        await stage.client.apply(
-            NODE_TWINS,
-            N2,
-            {"status": {"controlStatus": control}},
-            field_manager=names.AGENT_FIELD_MANAGER,
-            subresource="status",
-        )
+        await stage.report(N2, control)
         await stage.caught_up()
         woken = stage.wake.is_set()
         await stage.step(1.0)
@@ -233,13 +221,7 @@ async def test_l9_class_and_label_are_those_of_the_state_in_force(stage, control
     await two_nodes(stage)
     generation = (await stage.twin(N2)).metadata.generation
     report = {"cpu": control, "gpu": control, "observedGeneration": generation}
-    await stage.client.apply(
-        NODE_TWINS,
-        N2,
-        {"status": {"controlStatus": report}},
-        field_manager=names.AGENT_FIELD_MANAGER,
-        subresource="status",
-    )
+    await stage.report(N2, report)
     await stage.caught_up()
     await stage.step(1.0)
     twin = await stage.twin(N2)
@@ -702,13 +684,7 @@ async def test_profiles_of_many_nodes_are_counted(stage):
         await stage.client.create(TELEMETRY_PROFILES, {"metadata": {"name": name}, "spec": {"target": target}})
     for name, results in ((N1, ("applied", "blocked")), (N2, ("applied", "applied"))):
         report = {kind: {"result": result} for kind, result in zip(("cpu", "gpu"), results, strict=True)}
-        await stage.client.apply(
-            NODE_TWINS,
-            name,
-            {"status": {"controlStatus": report}},
-            field_manager=names.AGENT_FIELD_MANAGER,
-            subresource="status",
-        )
+        await stage.report(name, report)
     await stage.caught_up()
     profiles = stage.loop._telemetry._profiles
     await until(lambda: len(profiles.objects) == 3)

@@ -1,7 +1,7 @@
 """Nodes that are off or wake under PowerBudgets, through the operator against the fake cluster and fake machines."""
 
 from joulie.adapters.kubernetes import names
-from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES, POWER_BUDGETS
+from joulie.adapters.kubernetes.resources import NODES, POWER_BUDGETS
 from support import sleep_stage
 from support.operator_stage import until
 from support.power_switches import OFF, ON, Site
@@ -39,9 +39,7 @@ async def confirm(stage):
     """The agent of n1 confirms the limits in its NodeTwin."""
     twin = await stage.twin("n1")
     one = {"backend": "http", "result": "applied"}
-    body = {"status": {"controlStatus": {"cpu": one, "observedGeneration": twin.metadata.generation}}}
-    manager = names.AGENT_FIELD_MANAGER
-    await stage.client.apply(NODE_TWINS, names.object_name("n1"), body, field_manager=manager, subresource="status")
+    await stage.report("n1", {"cpu": one, "observedGeneration": twin.metadata.generation})
     await stage.caught_up()
 
 
