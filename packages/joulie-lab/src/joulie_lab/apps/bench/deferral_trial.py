@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from joulie_lab.apps.bench.coverage import coverage_figure, play_settings
 from joulie_lab.apps.bench.report import Page, Report, Table
@@ -48,12 +48,10 @@ def figure(result: DeferralTrialResult) -> Figure:
     return coverage_figure(result.settings)
 
 
-def _page(result: DeferralTrialResult) -> dict[str, Any]:
-    return {"tables": {table.title: table for table in tables(result)}}
-
-
 REPORT = Report(tables, figure)
-PAGE = Page(DeferralTrialResult, "experiments/deferral-trial.md", _page, {"img/deferral-trial.png": figure})
+PAGE = Page(
+    DeferralTrialResult, "experiments/deferral-trial.md", REPORT.tables_by_title, {"img/deferral-trial.png": figure}
+)
 
 
 @benchmark("deferral-trial", REPORT)

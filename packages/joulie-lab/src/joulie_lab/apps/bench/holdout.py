@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from joulie.domain.trial.holdout import MAX_UNITS
 from joulie_lab.apps.bench.coverage import play_settings
@@ -64,12 +64,8 @@ def figure(result: HoldoutResult) -> Figure:
     return drawn_figure
 
 
-def _page(result: HoldoutResult) -> dict[str, Any]:
-    return {"tables": {table.title: table for table in tables(result)}}
-
-
 REPORT = Report(tables, figure)
-PAGE = Page(HoldoutResult, "experiments/holdout.md", _page, {"img/holdout.png": figure})
+PAGE = Page(HoldoutResult, "experiments/holdout.md", REPORT.tables_by_title, {"img/holdout.png": figure})
 
 
 @benchmark("holdout", REPORT)

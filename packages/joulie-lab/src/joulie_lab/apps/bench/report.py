@@ -67,3 +67,7 @@ class Report(Generic[Result]):
 
     tables: Callable[[Result], Iterable[Table]]
     figure: Callable[[Result], Figure]
+
+    def tables_by_title(self, result: Result) -> dict[str, Any]:
+        """The tables as values of a page's template."""
+        return {"tables": {table.title: table for table in self.tables(result)}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -64,12 +64,8 @@ def figure(result: TrialsResult) -> Figure:
     return coverage_figure(result.settings)
 
 
-def _page(result: TrialsResult) -> dict[str, Any]:
-    return {"tables": {table.title: table for table in tables(result)}}
-
-
 REPORT = Report(tables, figure)
-PAGE = Page(TrialsResult, "experiments/trials.md", _page, {"img/trials.png": figure})
+PAGE = Page(TrialsResult, "experiments/trials.md", REPORT.tables_by_title, {"img/trials.png": figure})
 
 
 @benchmark("trials", REPORT)
