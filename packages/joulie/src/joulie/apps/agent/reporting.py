@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,11 +29,11 @@ _WATCH_DELAY_S = 10.0
 
 @dataclass(frozen=True)
 class _Write:
-    """A write to the API: the desired content, the cached object at that time, and when it was sent."""
+    """A write to the API: the desired content, the cached object at that time, and when it was sent, by `clock`."""
 
     desired: object
     cached: object
-    at_epoch_s: float
+    at_s: float
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Reporter:
         node_name: node name.
         now_epoch_s: wall clock, s since the epoch.
         boot_id: returns the id of the host's boot; None where it is not known, and in pools.
+        clock: monotonic time, s: the wall clock may be set back between a write and the next look at it.
     """
 
     def __init__(
@@ -71,12 +73,15 @@ class Reporter:
         node_name: str,
         now_epoch_s: Callable[[], float],
         boot_id: Callable[[], str | None] = lambda: None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._node_name = node_name
         self._name = object_name(node_name)
         self._now_epoch_s = now_epoch_s
         self._boot_id = boot_id
+        self._clock = clock
         self._writes: dict[str, _Write] = {}
 
     async def hardware(
@@ -95,7 +100,7 @@ class Reporter:
         spec = {"nodeName": self._node_name}
         await self._apply_hardware({"metadata": metadata, "spec": spec}, "")
         await self._apply_hardware({"status": msgspec.to_builtins(status)}, "status")
-        self._writes["hardware"] = _Write(status, stored, self._now_epoch_s())
+        self._writes["hardware"] = _Write(status, stored, self._clock())
         _log.info("hardware published", extra={"node": self._node_name, "quality": _overall(status)})
 
     async def control(self, twin: TwinView, results: ControlReport) -> None:
@@ -130,7 +135,7 @@ class Reporter:
         body = {"status": {field: msgspec.to_builtins(status)}}
         with suppress(NotFoundError):
             await self._client.apply(resource, name, body, field_manager=AGENT_FIELD_MANAGER, subresource="status")
-        self._writes[field] = _Write((name, results), cached, self._now_epoch_s())
+        self._writes[field] = _Write((name, results), cached, self._clock())
 
     def _needs_write(self, field: str, desired: object, cached: object) -> bool:
         """Whether this content was not already written since the cached object last changed."""
@@ -138,7 +143,7 @@ class Reporter:
         if last is None or last.desired != desired or last.cached is not cached:
             return True
         # An absent object has no version to compare: the written one may have been deleted again before it was cached.
-        return cached is None and self._now_epoch_s() - last.at_epoch_s > _WATCH_DELAY_S
+        return cached is None and self._clock() - last.at_s > _WATCH_DELAY_S
 
     async def _apply_hardware(self, body: Mapping[str, Any], subresource: str) -> None:
         await self._client.apply(
