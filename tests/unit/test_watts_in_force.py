@@ -92,7 +92,7 @@ def test_how_soon_power_was_within_the_limit_and_what_it_was():
         course = course.sampled(20.0 + 10.0 * index, power_w)
     assert course.mean_w == pytest.approx((8.0 + 6.02 + 7.0 + 6.0 + 5.0) / 5.0)
     assert course.complied_s == 40.0
-    assert course.sampled(70.0, 9.0) is course, "a clock that was set back"
+    assert course.sampled(70.0, 9.0) is course, "a second sample of the same time"
     assert course.sampled(80.0, 9.0).complied_s is None
     assert Course(20.0, 6.0).complied_s is None
     assert Course(20.0, 6.0).sampled(25.0, 5.0).complied_s == 0.0
@@ -102,3 +102,10 @@ def test_how_soon_power_was_within_the_limit_and_what_it_was():
     assert gap.known_s == 60.0
     with pytest.raises(InvalidQuantityError):
         course.sampled(90.0, float("nan"))
+
+
+def test_an_event_is_sampled_on_after_the_clock_was_set_back():
+    course = Course(0.0, 6.0).sampled(3600.0, 7.0).sampled(3610.0, 5.0).sampled(10.0, 5.0)
+    assert (course.energy_j, course.last_s) == (50.0, 10.0), "how long it was is not known"
+    assert (course.first_s, course.over_s, course.complied_s) == (10.0, 10.0, 10.0), "none is in the future"
+    assert course.sampled(20.0, 7.0).energy_j == 50.0 + 7.0 * 10.0

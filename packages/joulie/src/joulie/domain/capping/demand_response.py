@@ -74,7 +74,9 @@ class Course:
     within_s: float | None = None
 
     def sampled(self, now_s: float, power_w: float, *, measured: bool = True) -> Course:
-        """The course with one more sample; one that is not later than the last changes nothing.
+        """The course with one more sample; a second one of the same time changes nothing.
+
+        A sample before the last tells that the clock was set back: by how much, and so how long it was, is not known.
 
         Args:
             now_s: time, s since the epoch.
@@ -85,20 +87,19 @@ class Course:
             InvalidQuantityError: the power is NaN, infinite or negative.
         """
         power_w = float(finite("power_w", power_w, minimum=0.0))
-        if self.last_s is not None and now_s <= self.last_s:
+        if now_s == self.last_s:
             return self
-        dt_s = 0.0 if self.last_s is None else min(now_s - self.last_s, LONGEST_GAP_S)
+        dt_s = 0.0 if self.last_s is None else min(max(now_s - self.last_s, 0.0), LONGEST_GAP_S)
         over = power_w > self.limit_w * (1.0 + TOLERANCE)
-        within_s = None if over else self.within_s if self.within_s is not None else now_s
         return replace(
             self,
-            first_s=now_s if self.first_s is None else self.first_s,
+            first_s=_until(now_s, self.first_s),
             last_s=now_s,
             energy_j=self.energy_j + power_w * dt_s,
             known_s=self.known_s + dt_s,
             measured_s=self.measured_s + (dt_s if measured else 0.0),
-            over_s=now_s if over else self.over_s,
-            within_s=within_s,
+            over_s=now_s if over else None if self.over_s is None else min(self.over_s, now_s),
+            within_s=None if over else _until(now_s, self.within_s),
         )
 
     @property
@@ -114,6 +115,11 @@ class Course:
         if self.over_s is None:
             return 0.0 if self.first_s - self.start_s <= LATE_S else None
         return max(self.within_s - self.start_s, 0.0)
+
+
+def _until(now_s: float, before_s: float | None) -> float:
+    """A time that was noted before; now where it was not, or is in the future since the clock was set back."""
+    return now_s if before_s is None else min(before_s, now_s)
 
 
 def similar_days(start_s: float, zone: tzinfo, with_events: Sequence[float]) -> list[float]:
