@@ -4,9 +4,10 @@ UV_VERSION := 0.13.8
 UV := .tools/bin/uv
 BIN := .venv/bin
 OUT ?= out
-# Two workers a core and one more: tests of control planes wait more than they compute. A worker and its control plane
-# take some 2 GB. A file's tests stay on one worker, and files in the order of tests/support/suite_order.py.
-WORKERS := $(shell $(PYTHON) -c "import os; print(2 * os.cpu_count() + 1)")
+# Three workers a core, as far as memory reaches: tests of control planes wait more than they compute, and a worker and
+# its control plane take 2 GB. A file's tests stay on one worker, and files in the order of tests/support/suite_order.py.
+WORKERS := $(shell $(PYTHON) -c "import os; gib = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') >> 30; \
+	print(max(2, min(3 * os.cpu_count(), gib // 2 - 1)))")
 EVERYTHING := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Pods and Services of the node: its network namespace has no other way out.
 NODE_HOSTS := --allow-hosts=127.0.0.1,::1,localhost,10.87.0.0/24,10.88.0.0/24
