@@ -269,6 +269,7 @@ class Stage:
         self.zones = {}
         self.now_s = NOW_S
         self.decided = []
+        self.nominated = []
         self.events = EventRecorder(client, "joulie-grid")
 
     async def state(self, name="train"):
@@ -290,7 +291,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(tmp_path, mode=KueueMode.AUTO, *, dry_run=False):
+async def staged(tmp_path, mode=KueueMode.AUTO, *, dry_run=False, **settings):
     async with (
         FakeCluster(kinds()) as cluster,
         KubeClient(
@@ -302,8 +303,8 @@ async def staged(tmp_path, mode=KueueMode.AUTO, *, dry_run=False):
         leader = Leader(
             client,
             view,
-            ControllerSettings(kueue_enabled=mode, dry_run_enabled=dry_run),
-            SimpleNamespace(decided=stage.decided.append),
+            ControllerSettings(kueue_enabled=mode, dry_run_enabled=dry_run, **settings),
+            SimpleNamespace(decided=stage.decided.append, nominated=stage.nominated.append),
             stage.events,
             lambda: stage.leading,
             lambda: stage.now_s,

@@ -30,9 +30,7 @@ async def dispatching(
     tmp_path, zones=None, *, intensities=None, checks=("multikueue",), submit=SKIPS, labels=None, **options
 ):
     """A workload `train` that waits for MultiKueue's check, with clean power in FR and dirty power in DE."""
-    nominated = []
-    async with staged(tmp_path, nomination_round_s=ROUND_S, nominated=nominated.append, **options) as stage:
-        stage.nominated = nominated
+    async with staged(tmp_path, multikueue_dispatcher=True, multikueue_round_s=ROUND_S, **options) as stage:
         stage.zones = dict(intensities) if intensities else {"FR": 50.0, "DE": 300.0}
         if labels:
             await stage.client.patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
