@@ -148,8 +148,14 @@ def history(loop: Loop, recorded: History) -> Iterator[History]:
 
 
 def await_rest(loop: Loop) -> None:
+    """Wait until nothing is left to be written: no restore either, which the agent confirms last."""
     for name, state in REST.items():
         loop.await_state(name, state)
+
+    def restored() -> bool:
+        return not any(names.RESTORE_PENDING_LABEL in loop.labels(name) for name in REST if REST[name] == ACTIVE)
+
+    wait_for(restored, PATIENCE_S, "the restores are confirmed")
 
 
 def keep_busy(loop: Loop, name: str) -> None:
