@@ -202,6 +202,16 @@ async def test_a_workload_rests_after_an_eviction(stage):
 
 
 @played(play)
+async def test_a_workload_rests_no_longer_where_the_clock_was_set_back(stage):
+    await hot_and_cool(stage)
+    await stage.add_pod("web1")
+    await stage.add_pod("web2", age_s=7.0 * 86_400.0)
+    assert await stage.round() == ["web2"]
+    assert await stage.round(-86_400.0) == ["web2"]
+    assert await stage.round(3600.0) == []
+
+
+@played(play)
 async def test_a_workload_that_comes_back_is_not_evicted_again_for_a_day(stage):
     await hot_and_cool(stage)
     await stage.add_pod("web1")

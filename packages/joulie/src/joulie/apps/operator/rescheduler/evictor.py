@@ -26,12 +26,19 @@ class _Cooldown(NamedTuple):
     """Cooldown of a workload.
 
     Attributes:
-        until_s: end, s since the epoch.
+        since_s: start, s since the epoch.
+        length_s: length, s.
         refusals: consecutive failed evictions.
     """
 
-    until_s: float
+    since_s: float
+    length_s: float
     refusals: int = 0
+
+    @property
+    def until_s(self) -> float:
+        """End, s since the epoch."""
+        return self.since_s + self.length_s
 
 
 class Evictor:
@@ -51,10 +58,18 @@ class Evictor:
         self._evicted_s: dict[tuple[Workload, str], float] = {}
 
     def cooling_down(self) -> frozenset[Workload]:
-        """Workloads in cooldown. Cooldowns that ended long ago are dropped, and with them their back-off."""
+        """Workloads in cooldown. Cooldowns that ended long ago are dropped, and with them their back-off.
+
+        Where the clock was set back, a cooldown begins anew, and an eviction counts as one of now.
+        """
         now_s = self._now_s()
+        self._evicted_s = {
+            key: min(time_s, math.floor(now_s))
+            for key, time_s in self._evicted_s.items()
+            if now_s - time_s < RETURN_WINDOW_S
+        }
         self._cooldowns = {
-            workload: cooldown
+            workload: cooldown._replace(since_s=min(cooldown.since_s, now_s))
             for workload, cooldown in self._cooldowns.items()
             if now_s < cooldown.until_s + MAX_BACKOFF_S
         }
@@ -112,8 +127,7 @@ class Evictor:
         kube-scheduler then placed it there by its own rules, such as topology spread, and would do so again: further
         evictions would be restarts without effect.
         """
-        now_s, workload = self._now_s(), eviction.workload
-        self._evicted_s = {key: time_s for key, time_s in self._evicted_s.items() if now_s - time_s < RETURN_WINDOW_S}
+        workload = eviction.workload
         evicted_s = self._evicted_s.get((workload, eviction.node))
         if evicted_s is None:
             return False
@@ -124,14 +138,14 @@ class Evictor:
         )
 
     def _start_cooldown(self, workload: Workload, duration_s: float) -> None:
-        self._cooldowns[workload] = _Cooldown(self._now_s() + duration_s)
+        self._cooldowns[workload] = _Cooldown(self._now_s(), duration_s)
 
     def _back_off(self, workload: Workload, minimum_s: float) -> None:
         """Start a cooldown that doubles with each consecutive failure."""
         before = self._cooldowns.get(workload)
         refusals = 1 + (0 if before is None else before.refusals)
         wait_s = min(self._settings.reschedule_interval_s * 2.0**refusals, MAX_BACKOFF_S)
-        self._cooldowns[workload] = _Cooldown(self._now_s() + max(wait_s, minimum_s), refusals)
+        self._cooldowns[workload] = _Cooldown(self._now_s(), max(wait_s, minimum_s), refusals)
 
     def _log_eviction(self, what: str, eviction: Eviction) -> None:
         _log.info(
