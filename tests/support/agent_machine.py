@@ -22,7 +22,7 @@ from support.sysfs_trees import add_topology, zone_file
 
 INTEL = "vendor_id\t: GenuineIntel\nmodel name\t: INTEL(R) XEON(R) GOLD 6530\n"
 AMD = "vendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC 9654 96-Core Processor\n"
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 @dataclass

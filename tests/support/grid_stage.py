@@ -142,7 +142,7 @@ class Stage:
                 listed[pod.metadata.namespace, pod.metadata.name] = {
                     key: value for key, value in pod.metadata.annotations.items() if key.startswith(names.PREFIX)
                 }
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(60.0):
             while listed != {
                 tuple(key): {k: v for k, v in pod.asking.annotations.items() if k.startswith(names.PREFIX)}
                 for key, pod in self.view.pods.items()
@@ -168,7 +168,7 @@ class Stage:
             )
 
     async def until(self, condition):
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(60.0):
             while not (met := condition()):
                 await asyncio.sleep(0)
             return met

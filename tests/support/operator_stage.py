@@ -30,7 +30,7 @@ EPOCH_S = 1_800_000_000.0
 
 
 async def until(condition):
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(60.0):
         while not (met := condition()):
             await asyncio.sleep(0)
         return met

@@ -17,7 +17,7 @@ from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.resources import Resource
 from support.disturbing_proxy import DisturbingProxy
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 _numbers = itertools.count(1)
 
 Json = dict[str, Any]
