@@ -223,6 +223,17 @@ async def test_a_workload_that_comes_back_is_not_evicted_again_for_a_day(stage):
 
 
 @played(play)
+async def test_a_replacement_has_come_back_whatever_the_clock_of_its_node_says(stage):
+    """So has one that ran before the API server had answered, a second or more after it evicted the pod."""
+    await hot_and_cool(stage)
+    await stage.add_pod("web1")
+    assert await stage.round() == []
+    await stage.add_pod("web2", age_s=30.0)
+    assert await stage.round(3600.0) == ["web2"]
+    assert stage.counted("skipped_total", node=HOT, reason="returned") == 1.0
+
+
+@played(play)
 async def test_one_workload_loses_one_pod_a_cycle_from_whatever_nodes(stage):
     await hot_and_cool(stage)
     await stage.add_node("hot2")

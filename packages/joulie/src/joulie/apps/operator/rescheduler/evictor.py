@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from joulie.adapters.kubernetes.cache import Key
@@ -41,6 +40,18 @@ class _Cooldown(NamedTuple):
         return self.since_s + self.length_s
 
 
+class _Departure(NamedTuple):
+    """The last eviction of a workload from a node.
+
+    Attributes:
+        time_s: when it was, s since the epoch.
+        pods: UIDs of the workload's pods that were on the node before it.
+    """
+
+    time_s: float
+    pods: frozenset[str]
+
+
 class Evictor:
     """Evicts pods, one after the other.
 
@@ -55,18 +66,16 @@ class Evictor:
         self._evictions = Evictions(leader.client, leader.may_write)
         self._metrics = metrics
         self._cooldowns: dict[Workload, _Cooldown] = {}
-        self._evicted_s: dict[tuple[Workload, str], float] = {}
+        self._departures: dict[tuple[Workload, str], _Departure] = {}
 
     def cooling_down(self) -> frozenset[Workload]:
         """Workloads in cooldown. Cooldowns that ended long ago are dropped, and with them their back-off.
 
-        Where the clock was set back, a cooldown begins anew, and an eviction counts as one of now.
+        Where the clock was set back, a cooldown begins anew.
         """
         now_s = self._now_s()
-        self._evicted_s = {
-            key: min(time_s, math.floor(now_s))
-            for key, time_s in self._evicted_s.items()
-            if now_s - time_s < RETURN_WINDOW_S
+        self._departures = {
+            key: departure for key, departure in self._departures.items() if now_s - departure.time_s < RETURN_WINDOW_S
         }
         self._cooldowns = {
             workload: cooldown._replace(since_s=min(cooldown.since_s, now_s))
@@ -102,6 +111,8 @@ class Evictor:
         return await self._evict(eviction, pod)
 
     async def _evict(self, eviction: Eviction, pod: PodFacts) -> Skip | None:
+        # Its replacement may run before the API server has answered.
+        departure = _Departure(self._now_s(), frozenset(self._beside(eviction)))
         answer = await self._evictions.evict(pod)
         if answer.result is Result.GONE:
             return Skip.GONE
@@ -113,8 +124,7 @@ class Evictor:
             self._events.emit(pod.reference, "Normal", "RescheduleRefused", message)
             return Skip.DISRUPTION_BUDGET
         self._start_cooldown(eviction.workload, self._settings.reschedule_cooldown_s)
-        # Start times of pods have a resolution of one second.
-        self._evicted_s[eviction.workload, eviction.node] = math.floor(self._now_s())
+        self._departures[eviction.workload, eviction.node] = departure
         self._metrics.evicted(eviction.node, eviction.namespace, eviction.cause)
         message = f"evicted from {eviction.node}: {eviction.reason}; {eviction.target} has capacity for it"
         self._events.emit(pod.reference, "Normal", "Rescheduled", message)
@@ -122,20 +132,19 @@ class Evictor:
         return None
 
     def _returned(self, eviction: Eviction) -> bool:
-        """Whether a pod of the workload started on the node after the last eviction from it.
+        """Whether a pod of the workload came to the node after the last eviction from it.
 
         kube-scheduler then placed it there by its own rules, such as topology spread, and would do so again: further
-        evictions would be restarts without effect.
+        evictions would be restarts without effect. Pods are told by UID: their start times are of the node's clock.
         """
+        departure = self._departures.get((eviction.workload, eviction.node))
+        return departure is not None and not departure.pods.issuperset(self._beside(eviction))
+
+    def _beside(self, eviction: Eviction) -> Iterator[str]:
+        """UIDs of the workload's pods on the node."""
         workload = eviction.workload
-        evicted_s = self._evicted_s.get((workload, eviction.node))
-        if evicted_s is None:
-            return False
         pods = self._view.ledger.workloads.get((workload.namespace, Owner(workload.kind, workload.name)), {})
-        return any(
-            pod.node_name == eviction.node and pod.running_since_s is not None and pod.running_since_s >= evicted_s
-            for pod in pods.values()
-        )
+        return (pod.uid for pod in pods.values() if pod.node_name == eviction.node)
 
     def _start_cooldown(self, workload: Workload, duration_s: float) -> None:
         self._cooldowns[workload] = _Cooldown(self._now_s(), duration_s)
