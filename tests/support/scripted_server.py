@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from joulie.adapters.kubernetes.client import KubeClient, RetryPolicy
 from joulie.adapters.kubernetes.connection import connect
+from joulie.program.http import accept_no_more
 
 QUICK = RetryPolicy(attempts=3, initial_wait_s=0.001, max_wait_s=1.0)
 
@@ -74,7 +75,7 @@ async def serving(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncI
     try:
         yield f"http{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
-        server.close()
+        await accept_no_more(server)
         for task in connections:
             task.cancel()
         await asyncio.gather(*connections, return_exceptions=True)

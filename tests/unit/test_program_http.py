@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -145,6 +146,28 @@ def test_a_server_that_hardly_ticks_stops_at_once(monkeypatch: pytest.MonkeyPatc
             pass
 
     asyncio.run(main())
+
+
+def test_connections_that_are_just_being_accepted_are_closed_with_the_server() -> None:
+    """A client would otherwise wait for an answer until it loses patience, and the server for the client's request."""
+
+    async def connected(port: int) -> None:
+        with contextlib.suppress(ConnectionError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+
+    async def stopped_after(rounds: int) -> None:
+        async with Server(observability_app(Probes(), CollectorRegistry()), ("127.0.0.1", 0)) as server:
+            clients = [asyncio.create_task(connected(server.port)) for _ in range(3)]
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+        async with asyncio.timeout(5.0):
+            await asyncio.gather(*clients)
+
+    for rounds in range(25):
+        asyncio.run(stopped_after(rounds))
 
 
 def test_answers_carry_the_date() -> None:

@@ -33,6 +33,9 @@ _IPV4_INTERFACES = "0.0.0.0"  # noqa: S104 - pods listen on their only interface
 _CERTIFICATE_CHECK_S = 60.0
 _GRACE_S = 10
 _TICK_S = 1.0
+_POLL_S = 0.01
+_ROUNDS_TO_ACCEPT = 5
+"""Rounds of the event loop within which a connection that the system accepted is known to its protocol, and more."""
 _CLOSE = (b"connection", b"close")
 
 _log = logging.getLogger(__name__)
@@ -219,10 +222,25 @@ class _ClientCertificates(HttpToolsProtocol):
         self.scope["extensions"] = {"tls": {"client_cert_chain": self._certificates}}
 
 
-class _Uvicorn(uvicorn.Server):
+async def accept_no_more(server: asyncio.Server) -> None:
+    """Close the listening sockets of a server, once what they have accepted has arrived at its protocol.
+
+    asyncio leaves a socket open, and tells nobody, whose server is closed between its accept and its transport.
+    """
+    loop = asyncio.get_running_loop()
+    for listener in server.sockets:
+        loop.remove_reader(listener.fileno())
+    for _ in range(_ROUNDS_TO_ACCEPT):
+        await asyncio.sleep(0)
+    server.close()
+
+
+class EmbeddedServer(uvicorn.Server):
+    """uvicorn in an event loop that is not its own, and without its signal handlers."""
+
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.stopping = asyncio.Event()
+        self._stopping = asyncio.Event()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -235,12 +253,35 @@ class _Uvicorn(uvicorn.Server):
         uvicorn's own loop ticks ten times a second: more than a thousandth of a core, on every node.
         """
         while not await self.on_tick(0):
-            await set_within(self.stopping, _TICK_S)
+            await set_within(self._stopping, _TICK_S)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Complete pending requests, then close all connections.
+
+        uvicorn would leave those open that are just being accepted, and wait for them as long as it may.
+        """
+        for server in self.servers:
+            await accept_no_more(server)
+        for listener in sockets or ():
+            listener.close()
+        connections, requests = self.server_state.connections, self.server_state.tasks
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                while connections or requests:
+                    for connection in list(connections):
+                        connection.shutdown()
+                    await asyncio.sleep(_POLL_S)
+        for request in requests:
+            _log.warning("request broken off: it took too long after the shutdown began")
+            request.cancel()
+        for connection in list(connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)  # what was aborted is closed in the loop's next round
 
     def stop(self) -> None:
         """Complete pending requests, then close."""
         self.should_exit = True
-        self.stopping.set()
+        self._stopping.set()
 
 
 class Server:
@@ -286,7 +327,7 @@ class Server:
             ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
             ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
         )
-        self._server = _Uvicorn(self._config)
+        self._server = EmbeddedServer(self._config)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +14,7 @@ from typing import Self
 import uvicorn
 from uvicorn.server import ServerState
 
+from joulie.program.http import EmbeddedServer
 from joulie_lab.fakes.kubernetes.api import Api, Clock, Entropy
 from joulie_lab.fakes.kubernetes.asgi import Application
 from joulie_lab.fakes.kubernetes.faults import Faults
@@ -32,27 +32,6 @@ current-context: fake
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)
-
-
-class _Server(uvicorn.Server):
-    """Uvicorn inside an existing event loop: it installs no signal handlers and stops immediately."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.stopping = asyncio.Event()
-        self.up = asyncio.Event()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.up.set()
-
-    async def main_loop(self) -> None:
-        await self.on_tick(0)
-        await self.stopping.wait()
 
 
 class FakeCluster:
@@ -91,7 +70,7 @@ class FakeCluster:
         self.token = self.api.new_uid()
         self._faults = Faults()
         self._port = port
-        self._server: _Server | None = None
+        self._server: EmbeddedServer | None = None
         self._serving: asyncio.Task[None] | None = None
         self._app = Application(self.api, self._faults, {self.token}, bookmark_s, self._is_stopping)
 
@@ -126,15 +105,16 @@ class FakeCluster:
             access_log=False, date_header=False, server_header=False, timeout_keep_alive=75,
             timeout_graceful_shutdown=2,
         )  # fmt: skip
-        self._server = _Server(config)
+        self._server = EmbeddedServer(config)
         self._serving = asyncio.create_task(self._server.serve([listener]))
-        await self._server.up.wait()
+        while not self._server.started:
+            await asyncio.sleep(0)
 
     async def stop(self) -> None:
         """Stop serving: watches end and connections close; the objects are kept."""
         if self._server is None or self._serving is None:
             return
-        self._server.stopping.set()
+        self._server.stop()
         self.api.store.wake()
         await self._serving
         self._server = self._serving = None
@@ -181,4 +161,4 @@ class FakeCluster:
         self._faults.watch_delay_s = seconds
 
     def _is_stopping(self) -> bool:
-        return self._server is None or self._server.stopping.is_set()
+        return self._server is None or self._server.should_exit
