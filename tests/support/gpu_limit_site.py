@@ -51,6 +51,8 @@ class Jobs:
     clock_bound: float = 0.1
     counts_time: bool = False
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
+    _window: tuple[float, ...] = (1.0, 1.0)
+    """Slowdowns of the window that is asked for: all of its queries tell of the same time."""
 
     def limit_w(self, gpu: int) -> float:
         return self.driver.read(gpu, "set_mw") / 1e3
@@ -70,16 +72,17 @@ class Jobs:
 
     def answer(self, query: str, uuids: list[str]) -> list[tuple[dict[str, str], float]]:
         noise = np.exp(self.rng.normal(0.0, 0.002, 2))
-        if "POWER_USAGE" in query:
+        if "joulie_gpu_power_watts" in query:  # the first query of a window
+            self._window = (self.slowdown(0), self.slowdown(1))
             return [({"UUID": uuid}, self.power_w(gpu)) for gpu, uuid in enumerate(uuids)]
         if "DRAM_ACTIVE" in query:
-            return [({"UUID": uuid}, 0.4 / self.slowdown(gpu) * noise[gpu]) for gpu, uuid in enumerate(uuids)]
+            return [({"UUID": uuid}, 0.4 / self._window[gpu] * noise[gpu]) for gpu, uuid in enumerate(uuids)]
         if METRIC in query and not self.silent:
             pods = {0: TRAIN, 1: SERVE}
             return [
                 (
                     {"namespace": pod[0], "pod": pod[1]},
-                    10.0 / (1.0 if self.counts_time else self.slowdown(gpu)) * noise[gpu],
+                    10.0 / (1.0 if self.counts_time else self._window[gpu]) * noise[gpu],
                 )
                 for gpu, pod in pods.items()
             ]
