@@ -50,8 +50,10 @@ def pytest_collection_finish() -> None:
 def _logging_as_found() -> Iterator[None]:
     """A test that runs a program in this process leaves its logging to nobody else."""
     root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
+    levels = {logger: logger.level for logger in (root, logging.getLogger("joulie"))}
+    handlers = list(root.handlers)
     yield
-    root.setLevel(level)
+    for logger, level in levels.items():
+        logger.setLevel(level)
     for handler in [handler for handler in root.handlers if handler not in handlers]:
         root.removeHandler(handler)
