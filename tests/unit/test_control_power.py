@@ -72,6 +72,14 @@ def test_a_change_of_source_is_no_trend():
     assert history.trend_w_per_min(120.0, 600.0)[0] == pytest.approx(10.0)
 
 
+def test_a_clock_set_back_begins_a_trend_anew():
+    history = PowerHistory()
+    for now_s in (7200.0, 7260.0, 3600.0, 3630.0, 3660.0):
+        history = history.extended(NODES, choice(now_s, rapl={"a": (now_s, now_s)}))
+    assert history.valid[0].sum() == 3
+    assert history.trend_w_per_min(3660.0, 600.0)[0] == pytest.approx(60.0)
+
+
 def test_samples_older_than_the_window_do_not_count():
     history = PowerHistory().extended(NODES, choice(0.0, rapl={"a": (0.0, 900.0)}))
     for now_s in (600.0, 660.0):

@@ -75,6 +75,7 @@ class PowerChoice:
         silent: index of the best source whose sample is stale, if better than `source`; else `NO_SOURCE`.
         time_s: time of the sample, s since the epoch.
         power_w: power, W; 0 where there is no sample, which `known` tells from a node that draws nothing.
+        latest_s: time from which samples are from the future, s since the epoch.
     """
 
     sources: tuple[str, ...]
@@ -82,6 +83,7 @@ class PowerChoice:
     silent: IntArray
     time_s: FloatArray
     power_w: FloatArray
+    latest_s: float
 
     @property
     def known(self) -> BoolArray:
@@ -132,7 +134,8 @@ def choose_power(readings: Sequence[SourceReadings], n_nodes: int, now_s: float,
         source[taken] = index
         time_s[taken] = reading.time_s[taken]
         power_w[taken] = reading.power_w[taken]
-    return PowerChoice(tuple(reading.source for reading in readings), source, silent, time_s, power_w)
+    sources = tuple(reading.source for reading in readings)
+    return PowerChoice(sources, source, silent, time_s, power_w, now_s + stale_after_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,13 +159,15 @@ class PowerHistory:
     def extended(self, nodes: tuple[str, ...], choice: PowerChoice) -> PowerHistory:
         """The history of these nodes with one more sample each, where there is a new one.
 
-        A node whose source changed starts anew: the step from an estimate to a measurement is not a trend.
+        A node whose source changed starts anew: the step from an estimate to a measurement is not a trend. So does one
+        whose last sample is from the future: the clock was set back.
         """
         old = self if nodes == self.nodes else self._reordered(nodes)
         names = [*choice.sources, None]
         source = tuple(names[index] for index in choice.source.tolist())
         same = np.array([was == now for was, now in zip(old.source, source, strict=True)], dtype=np.bool_)
-        valid = old.valid & (same | ~choice.known)[:, np.newaxis]
+        goes_on = (same | ~choice.known) & (old.time_s[:, -1] <= choice.latest_s)
+        valid = old.valid & goes_on[:, np.newaxis]
         newer = choice.known & ((choice.time_s > old.time_s[:, -1]) | ~valid[:, -1])
         shifted = newer[:, np.newaxis]
         return PowerHistory(
