@@ -141,6 +141,16 @@ async def test_nobody_is_released_in_the_moment_before_the_first_answer(stage):
 
 
 @played(play)
+async def test_patience_with_a_zone_that_never_answers_ends_in_time_after_the_clock_was_set_back(stage):
+    await stage.pod("web")
+    for passed_s, held in ((0.0, ["web"]), (-HOUR_S, ["web"]), (60.0, [])):
+        stage.now_s += passed_s
+        await stage.term.step()
+        await stage.term.writes.settled()
+        assert await stage.gated() == held
+
+
+@played(play)
 async def test_trap_a_zone_that_was_forgotten_is_asked_about_again(stage):
     stage.carbon.values["FR"] = 400.0
     stage.clock.now_s = stage.now_s

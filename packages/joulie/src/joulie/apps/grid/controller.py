@@ -107,6 +107,7 @@ class Controller:
         self._notices = Notices(view, self.pending, self._pods, self.writes, self.events, metrics, self._failed)
         self._jobs = JobWriter(client)
         self._zones_since_s: dict[str, float] = {}
+        self._stepped_s = -math.inf
         self._known: dict[str, tuple[bool, ...]] = {}
         self._next_warning_s = -math.inf
         self._observing = asyncio.Event()
@@ -208,6 +209,7 @@ class Controller:
         clock = asyncio.get_running_loop().time
         began_s = clock()
         now_s = self._now_s()
+        self._notice_clock(now_s)
         self._notice_age()
         self._decide_jobs(now_s)
         await self._take_in()
@@ -329,6 +331,13 @@ class Controller:
             self.dry.pending.zone_changed(zone)
         self._wake.set()
 
+    def _notice_clock(self, now_s: float) -> None:
+        """Decide everything again after the clock was set back: what was to happen at a time would happen late."""
+        if now_s < self._stepped_s:
+            for zone in self._zones():
+                self.zone_changed(zone)
+        self._stepped_s = now_s
+
     def _notice_age(self) -> None:
         """Notice signals that became missing because no update arrived."""
         known = {zone: _is_known(self._feed, zone) for zone in self._zones()}
@@ -347,8 +356,9 @@ class Controller:
             # Sources of zones without pods are no longer polled; they are queried again when one arrives.
             self._zones_since_s.pop(zone, None)
             return _conditions(self._feed, zone)
-        since_s = self._zones_since_s.setdefault(zone, self._now_s())
-        return None if self._now_s() < since_s + ZONE_PATIENCE_S else _conditions(self._feed, zone)
+        now_s = self._now_s()
+        since_s = self._zones_since_s[zone] = min(self._zones_since_s.get(zone, now_s), now_s)
+        return None if now_s < since_s + ZONE_PATIENCE_S else _conditions(self._feed, zone)
 
     # ---- writing
 
