@@ -6,9 +6,11 @@ BIN := .venv/bin
 OUT ?= out
 # Three workers a core, as far as memory reaches: tests of control planes wait more than they compute, and a worker and
 # its control plane take 2 GB. A file's tests stay on one worker, and files in the order of tests/support/suite_order.py.
+# Properties are tried on the same examples each time: what a change broke is told from what was always broken. Others
+# are looked for by `make property` and `make unit`.
 WORKERS := $(shell $(PYTHON) -c "import os; gib = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') >> 30; \
 	print(max(2, min(3 * os.cpu_count(), gib // 2 - 1)))")
-EVERYTHING := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+EVERYTHING := -n $(WORKERS) --dist loadfile --no-loadscope-reorder --hypothesis-profile=ci
 # Pods and Services of the node: its network namespace has no other way out.
 NODE_HOSTS := --allow-hosts=127.0.0.1,::1,localhost,10.87.0.0/24,10.88.0.0/24
 # Compiling every module again for each process that the tests start would take a third of their time.

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from joulie.domain.grid.deferral import Conditions, Hold, HoldReason, ReleaseReason, Waiting
@@ -152,6 +152,7 @@ def test_trap_without_two_known_intensities_nobody_gains():
 
 
 @given(st.lists(st.one_of(st.just(float("nan")), st.floats(0.0, 2000.0)), min_size=1), st.floats(0.0, 100.0))
+@example([0.0, 5e-324], 40.0)
 def test_points_stay_within_the_weight_and_follow_the_intensity(values, weight):
     intensity = np.array(values)
     points = zone_points(intensity, weight)

@@ -172,8 +172,9 @@ def zone_points(intensity_g_per_kwh: FloatArray, weight: float) -> FloatArray:
     known = ~np.isnan(intensity_g_per_kwh)
     zones = np.unique(finite("intensity_g_per_kwh", intensity_g_per_kwh[known], minimum=0.0))
     points = np.zeros(intensity_g_per_kwh.shape)
-    if zones.size > 1:
-        points[known] = weight * np.clip(1.0 - intensity_g_per_kwh[known] / float(zones.mean()), -1.0, 1.0)
+    mean = float(zones.mean()) if zones.size > 1 else 0.0
+    if mean > 0.0:  # the mean of 0 and the smallest number is 0
+        points[known] = weight * np.clip(1.0 - intensity_g_per_kwh[known] / mean, -1.0, 1.0)
     return points
 
 
