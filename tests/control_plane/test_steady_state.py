@@ -137,10 +137,18 @@ def test_a_steady_cluster_sees_only_refreshes_and_those_spread(loop: Loop) -> No
     loop.start_simulator()
     loop.start_agent()
     loop.start_extender(TWIN_STALENESS_THRESHOLD=f"{staleness_s:g}s")
-    loop.start_operator(TWIN_STALENESS_THRESHOLD=f"{staleness_s:g}s")
+    loop.start_operator(TWIN_STALENESS_THRESHOLD=f"{staleness_s:g}s", RESCHEDULE_INTERVAL="5s")
     wait_for(lambda: loop.twins().keys() == nodes, PATIENCE_S, "every node has its NodeTwin")
-    # A trend of power, and with it headroom, is of the last ten samples, of which a busy machine takes one a second.
-    await_quiet(loop, quiet_s=15.0, timeout_s=2 * PATIENCE_S)
+    of_gpus = {name for name in nodes if not name.startswith("cpu")}
+    wait_for(
+        lambda: (
+            {name for name, twin in loop.twins().items() if "gpuSlicingRecommendation" in twin["status"]} == of_gpus
+        ),
+        PATIENCE_S,
+        "the operator has said how GPUs can be shared",
+        poll_s=1.0,
+    )
+    await_quiet(loop, quiet_s=8.0, timeout_s=2 * PATIENCE_S)
 
     before, twins, so_far = news(loop), loop.twins(), len(written(loop))
     oldest_s, changed = 0.0, dict[str, Any]()
