@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from joulie_lab.control_plane import Binaries, LocalControlPlane, NotReachedError, kwok_node, wait_for
+from joulie_lab.control_plane import Binaries, LocalControlPlane, NotReachedError, kwok_node, ports, wait_for
 from joulie_lab.control_plane.certificates import Certificate, CertificateAuthority
 from joulie_lab.control_plane.components import Layout, scheduler_configuration
 from joulie_lab.control_plane.process import ManagedProcess, ProcessFailedError
@@ -106,3 +106,11 @@ def test_a_program_that_cannot_be_run_is_a_named_error(tmp_path: Path) -> None:
     process.stop()
     with pytest.raises(ProcessFailedError, match="ghost is not running"):
         process.pause()
+
+
+def test_a_port_that_was_given_is_given_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever got it may need minutes until it listens."""
+    first = ports.free_port()
+    monkeypatch.setattr(ports, "_PORTS", range(first, first + 1))
+    with pytest.raises(ProcessFailedError, match="no free port"):
+        ports.free_port()

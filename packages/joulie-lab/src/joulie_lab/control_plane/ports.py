@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import socket
+from collections import deque
 
 from joulie_lab.control_plane.process import ProcessFailedError
 
@@ -14,15 +14,31 @@ LOOPBACK = "127.0.0.1"
 _PORTS = range(10240, 32000)
 
 
+_MOST_RESERVED = 256
+_reserved: deque[socket.socket] = deque()
+
+
 def free_port() -> int:
     """Find a port on 127.0.0.1 that is free and outside the range of outgoing connections.
+
+    No process gets it from here again while this one runs, or until this one has asked for many more: it may take
+    minutes until somebody listens on it.
 
     Raises:
         ProcessFailedError: none was found.
     """
     for _ in range(1000):
         port = _PORTS[secrets.randbelow(len(_PORTS))]
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((LOOPBACK, port))
-            return port
+        mark = socket.socket(socket.AF_UNIX)
+        try:
+            mark.bind(f"\0joulie-port-{port}")  # a name of the network namespace, which goes with its process
+            with socket.socket() as probe:
+                probe.bind((LOOPBACK, port))
+        except OSError:
+            mark.close()
+            continue
+        _reserved.append(mark)
+        if len(_reserved) > _MOST_RESERVED:
+            _reserved.popleft().close()
+        return port
     raise ProcessFailedError(f"no free port between {_PORTS.start} and {_PORTS.stop - 1} on 127.0.0.1")
