@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 from collections import deque
@@ -12,10 +13,9 @@ LOOPBACK = "127.0.0.1"
 
 # Below the kernel's range for outgoing connections, which could otherwise take the port before it is used.
 _PORTS = range(10240, 32000)
-
-
 _MOST_RESERVED = 256
-_reserved: deque[socket.socket] = deque()
+_reserved: deque[int] = deque()
+"""Descriptors of the sockets that reserve ports; the system closes those that are left when the process ends."""
 
 
 def free_port() -> int:
@@ -37,8 +37,8 @@ def free_port() -> int:
         except OSError:
             mark.close()
             continue
-        _reserved.append(mark)
+        _reserved.append(mark.detach())
         if len(_reserved) > _MOST_RESERVED:
-            _reserved.popleft().close()
+            os.close(_reserved.popleft())
         return port
     raise ProcessFailedError(f"no free port between {_PORTS.start} and {_PORTS.stop - 1} on 127.0.0.1")
