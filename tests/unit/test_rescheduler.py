@@ -7,6 +7,7 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.resources import EVENTS, NODE_HARDWARES, NODE_TWINS, NODES, PODS, WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.times import rfc3339
+from joulie.apps.operator.evictions import Evictions
 from joulie.domain.mode import Mode
 from joulie.domain.policy import PodPhase, PolicySettings
 from joulie.domain.profiles.reschedule import RescheduleSettings
@@ -224,11 +225,29 @@ async def test_a_workload_that_comes_back_is_not_evicted_again_for_a_day(stage):
 
 @played(play)
 async def test_a_replacement_has_come_back_whatever_the_clock_of_its_node_says(stage):
-    """So has one that ran before the API server had answered, a second or more after it evicted the pod."""
     await hot_and_cool(stage)
     await stage.add_pod("web1")
     assert await stage.round() == []
-    await stage.add_pod("web2", age_s=30.0)
+    await stage.add_pod("web2", age_s=7.0 * 86_400.0)
+    assert await stage.round(3600.0) == ["web2"]
+    assert stage.counted("skipped_total", node=HOT, reason="returned") == 1.0
+    assert await stage.round(-7.0 * 86_400.0) == ["web2"]
+    assert await stage.round(86_400.0) == [], "after a day of the clock that was set back"
+
+
+@played(play)
+async def test_a_replacement_that_runs_before_the_api_server_has_answered_has_come_back(stage, monkeypatch):
+    await hot_and_cool(stage)
+    await stage.add_pod("web1")
+    evict = Evictions.evict
+
+    async def late(evictions, pod):
+        answer = await evict(evictions, pod)
+        await stage.add_pod("web2", age_s=0.0)
+        return answer
+
+    monkeypatch.setattr(Evictions, "evict", late)
+    assert await stage.round() == ["web2"]
     assert await stage.round(3600.0) == ["web2"]
     assert stage.counted("skipped_total", node=HOT, reason="returned") == 1.0
 

@@ -71,11 +71,13 @@ class Evictor:
     def cooling_down(self) -> frozenset[Workload]:
         """Workloads in cooldown. Cooldowns that ended long ago are dropped, and with them their back-off.
 
-        Where the clock was set back, a cooldown begins anew.
+        Where the clock was set back, a cooldown begins anew, and an eviction counts as one of now.
         """
         now_s = self._now_s()
         self._departures = {
-            key: departure for key, departure in self._departures.items() if now_s - departure.time_s < RETURN_WINDOW_S
+            key: departure._replace(time_s=min(departure.time_s, now_s))
+            for key, departure in self._departures.items()
+            if now_s - departure.time_s < RETURN_WINDOW_S
         }
         self._cooldowns = {
             workload: cooldown._replace(since_s=min(cooldown.since_s, now_s))
@@ -112,7 +114,7 @@ class Evictor:
 
     async def _evict(self, eviction: Eviction, pod: PodFacts) -> Skip | None:
         # Its replacement may run before the API server has answered.
-        departure = _Departure(self._now_s(), frozenset(self._beside(eviction)))
+        departure = _Departure(self._now_s(), frozenset(self._on_node(eviction)))
         answer = await self._evictions.evict(pod)
         if answer.result is Result.GONE:
             return Skip.GONE
@@ -138,9 +140,9 @@ class Evictor:
         evictions would be restarts without effect. Pods are told by UID: their start times are of the node's clock.
         """
         departure = self._departures.get((eviction.workload, eviction.node))
-        return departure is not None and not departure.pods.issuperset(self._beside(eviction))
+        return departure is not None and not departure.pods.issuperset(self._on_node(eviction))
 
-    def _beside(self, eviction: Eviction) -> Iterator[str]:
+    def _on_node(self, eviction: Eviction) -> Iterator[str]:
         """UIDs of the workload's pods on the node."""
         workload = eviction.workload
         pods = self._view.ledger.workloads.get((workload.namespace, Owner(workload.kind, workload.name)), {})
