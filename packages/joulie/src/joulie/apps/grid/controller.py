@@ -334,6 +334,8 @@ class Controller:
     def _notice_clock(self, now_s: float) -> None:
         """Decide everything again after the clock was set back: what was to happen at a time would happen late."""
         if now_s < self._stepped_s:
+            self._zones_since_s.clear()
+            self._next_warning_s = -math.inf
             for zone in self._zones():
                 self.zone_changed(zone)
         self._stepped_s = now_s
@@ -356,9 +358,8 @@ class Controller:
             # Sources of zones without pods are no longer polled; they are queried again when one arrives.
             self._zones_since_s.pop(zone, None)
             return _conditions(self._feed, zone)
-        now_s = self._now_s()
-        since_s = self._zones_since_s[zone] = min(self._zones_since_s.get(zone, now_s), now_s)
-        return None if now_s < since_s + ZONE_PATIENCE_S else _conditions(self._feed, zone)
+        since_s = self._zones_since_s.setdefault(zone, self._now_s())
+        return None if self._now_s() < since_s + ZONE_PATIENCE_S else _conditions(self._feed, zone)
 
     # ---- writing
 
