@@ -278,6 +278,20 @@ class EmbeddedServer(uvicorn.Server):
             connection.transport.abort()
         await asyncio.sleep(0)  # what was aborted is closed in the loop's next round
 
+    async def begin(self, listener: socket.socket) -> asyncio.Task[None]:
+        """Serve on a listening socket; gives the task that ends with the server.
+
+        Raises:
+            RuntimeError: it stopped as it started.
+        """
+        serving = asyncio.create_task(self.serve(sockets=[listener]))
+        while not self.started:
+            if serving.done():
+                serving.result()
+                raise RuntimeError("the HTTP server stopped during startup")
+            await asyncio.sleep(0)
+        return serving
+
     def stop(self) -> None:
         """Complete pending requests, then close."""
         self.should_exit = True
@@ -331,13 +345,7 @@ class Server:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
-        self._tasks.append(serving)
-        while not self._server.started:
-            if serving.done():
-                serving.result()
-                raise RuntimeError("the HTTP server stopped during startup")
-            await asyncio.sleep(0.005)
+        self._tasks.append(await self._server.begin(self._socket))
         if self._tls is not None:
             self._tasks.append(asyncio.create_task(self._renew_certificate(self._tls)))
         return self

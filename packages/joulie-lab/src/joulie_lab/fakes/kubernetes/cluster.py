@@ -106,9 +106,7 @@ class FakeCluster:
             timeout_graceful_shutdown=2,
         )  # fmt: skip
         self._server = EmbeddedServer(config)
-        self._serving = asyncio.create_task(self._server.serve([listener]))
-        while not self._server.started:
-            await asyncio.sleep(0)
+        self._serving = await self._server.begin(listener)
 
     async def stop(self) -> None:
         """Stop serving: watches end and connections close; the objects are kept."""
