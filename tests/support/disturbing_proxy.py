@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, MutableMapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 import uvicorn
 
 from joulie.adapters.kubernetes.connection import Connection
+from joulie.program.http import EmbeddedServer
 
 _KUBECONFIG = """apiVersion: v1
 kind: Config
@@ -22,12 +23,6 @@ current-context: proxy
 _PASSED = frozenset({"content-type", "retry-after"})
 
 Message = MutableMapping[str, Any]
-
-
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Any:
-        yield
 
 
 class DisturbingProxy:
@@ -45,25 +40,24 @@ class DisturbingProxy:
         self._refusals = 0
         self._refusal = (429, 1)
         config = uvicorn.Config(
-            self._serve, port=0, http="httptools", ws="none", lifespan="off", interface="asgi3", proxy_headers=False,
+            self._serve, http="httptools", ws="none", lifespan="off", interface="asgi3", proxy_headers=False,
             log_config=None, timeout_graceful_shutdown=1,
         )  # fmt: skip
-        self._server = _Server(config)
+        self._server = EmbeddedServer(config)
+        self._listener = socket.create_server(("127.0.0.1", 0))
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._server.serve())
-        while not self._server.started:
-            await asyncio.sleep(0.01)
+        self._serving = await self._server.begin(self._listener)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.break_connections()
-        self._server.should_exit = True
-        await self._task
+        self._server.stop()
+        await self._serving
         await self._upstream.aclose()
 
     def kubeconfig(self, path: Path) -> Path:
-        port = self._server.servers[0].sockets[0].getsockname()[1]
+        port = self._listener.getsockname()[1]
         path.write_text(_KUBECONFIG.format(url=f"http://127.0.0.1:{port}"))
         return path
 
