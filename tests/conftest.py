@@ -46,6 +46,13 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _garbage_is_collected() -> Iterator[None]:
+    """What a test leaves open, pytest reports once it is garbage: in the file of that test, not in any later one."""
+    yield
+    gc.collect()
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_found() -> Iterator[None]:
     """A test that runs a program in this process leaves its logging to nobody else."""
