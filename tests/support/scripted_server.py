@@ -9,9 +9,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from joulie.adapters.kubernetes.client import KubeClient, RetryPolicy
 from joulie.adapters.kubernetes.connection import connect
-from joulie.program.http import accept_no_more
 
 QUICK = RetryPolicy(attempts=3, initial_wait_s=0.001, max_wait_s=1.0)
+_ROUNDS_TO_ACCEPT = 5
+"""Rounds of the event loop within which `talk` begins with a connection that the system has accepted, and more."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,20 @@ async def serving(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncI
     try:
         yield f"http{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
-        await accept_no_more(server)
+        await _accept_no_more(server)
         for task in connections:
             task.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
         await asyncio.sleep(0)  # what was aborted is closed in the loop's next round
+
+
+async def _accept_no_more(server: asyncio.Server) -> None:
+    """Close the server, once what it has accepted is known to `talk`: until then asyncio closes it for nobody."""
+    for listener in server.sockets:
+        asyncio.get_running_loop().remove_reader(listener.fileno())
+    for _ in range(_ROUNDS_TO_ACCEPT):
+        await asyncio.sleep(0)
+    server.close()
 
 
 def _peer(writer: asyncio.StreamWriter) -> str:

@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -8,16 +9,22 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 
 import httpx2
 import numpy as np
 import pytest
+import uvloop
 from prometheus_client import CollectorRegistry, Counter
 
 from joulie.program import http
+from joulie.program.certificates import self_signed, write_files
 from joulie.program.http import AddressError, Probes, Server, json_body, lame_duck, observability_app, parse_address
 from joulie.program.run import every
 from support.virtual_time import run_virtually
+
+Loop = Callable[[], asyncio.AbstractEventLoop]
+LOOPS = [pytest.param(asyncio.new_event_loop, id="asyncio"), pytest.param(uvloop.new_event_loop, id="uvloop")]
 
 
 def ask(probes: Probes, path: str) -> httpx2.Response:
@@ -148,7 +155,8 @@ def test_a_server_that_hardly_ticks_stops_at_once(monkeypatch: pytest.MonkeyPatc
     asyncio.run(main())
 
 
-def test_connections_that_are_just_being_accepted_are_closed_with_the_server() -> None:
+@pytest.mark.parametrize("loop", LOOPS)
+def test_connections_that_are_just_being_accepted_are_closed_with_the_server(loop: Loop) -> None:
     """A client would otherwise wait for an answer until it loses patience, and the server for the client's request."""
 
     async def connected(port: int) -> None:
@@ -159,7 +167,8 @@ def test_connections_that_are_just_being_accepted_are_closed_with_the_server() -
             await writer.wait_closed()
 
     async def stopped_after(rounds: int) -> None:
-        async with Server(observability_app(Probes(), CollectorRegistry()), ("127.0.0.1", 0)) as server:
+        app = observability_app(Probes(), CollectorRegistry())
+        async with asyncio.timeout(5.0), Server(app, ("127.0.0.1", 0)) as server:
             clients = [asyncio.create_task(connected(server.port)) for _ in range(3)]
             for _ in range(rounds):
                 await asyncio.sleep(0)
@@ -167,7 +176,47 @@ def test_connections_that_are_just_being_accepted_are_closed_with_the_server() -
             await asyncio.gather(*clients)
 
     for rounds in range(25):
-        asyncio.run(stopped_after(rounds))
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(stopped_after(rounds))
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_connections_that_say_nothing_are_closed_with_a_server_of_tls(tmp_path: Path, loop: Loop) -> None:
+    """Browsers open some ahead of need, and a client may go no further than half of the handshake."""
+    tls = write_files(tmp_path, self_signed(["127.0.0.1"], 1.77e9))
+
+    async def main() -> None:
+        app = observability_app(Probes(), CollectorRegistry())
+        async with asyncio.timeout(5.0), Server(app, ("127.0.0.1", 0), tls=tls) as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            for _ in range(10):
+                await asyncio.sleep(0)
+        async with asyncio.timeout(5.0):
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        writer.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
+
+
+def test_a_server_out_of_descriptors_serves_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(http, "_ACCEPT_AGAIN_S", 0.01)
+    accept = socket.socket.accept
+    refusals = iter(range(3))
+
+    def exhausted(listener: socket.socket) -> tuple[socket.socket, object]:
+        if next(refusals, None) is not None:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", exhausted)
+    assert ask(Probes(), "/readyz").status_code == 200
+    said = [record for record in caplog.records if record.message == "no connection accepted, trying again"]
+    assert len(said) == 3
+    assert "Too many open files" in said[0].error  # type: ignore[attr-defined]
 
 
 def test_answers_carry_the_date() -> None:

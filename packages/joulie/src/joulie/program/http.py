@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -34,8 +34,7 @@ _CERTIFICATE_CHECK_S = 60.0
 _GRACE_S = 10
 _TICK_S = 1.0
 _POLL_S = 0.01
-_ROUNDS_TO_ACCEPT = 5
-"""Rounds of the event loop within which a connection that the system accepted is known to its protocol, and more."""
+_ACCEPT_AGAIN_S = 1.0
 _CLOSE = (b"connection", b"close")
 
 _log = logging.getLogger(__name__)
@@ -201,9 +200,7 @@ def _listening(host: str, port: int) -> socket.socket:
         host = _IPV4_INTERFACES
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     both = host == ALL_INTERFACES
-    listener = socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=both)
-    # asyncio disables Nagle's algorithm only on sockets with protocol TCP; otherwise a response takes 40 ms.
-    return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listener.detach())
+    return socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=both)
 
 
 class _ClientCertificates(HttpToolsProtocol):
@@ -222,25 +219,18 @@ class _ClientCertificates(HttpToolsProtocol):
         self.scope["extensions"] = {"tls": {"client_cert_chain": self._certificates}}
 
 
-async def accept_no_more(server: asyncio.Server) -> None:
-    """Close the listening sockets of a server, once what they have accepted has arrived at its protocol.
-
-    asyncio leaves a socket open, and tells nobody, whose server is closed between its accept and its transport.
-    """
-    loop = asyncio.get_running_loop()
-    for listener in server.sockets:
-        loop.remove_reader(listener.fileno())
-    for _ in range(_ROUNDS_TO_ACCEPT):
-        await asyncio.sleep(0)
-    server.close()
-
-
 class EmbeddedServer(uvicorn.Server):
-    """uvicorn in an event loop that is not its own, and without its signal handlers."""
+    """uvicorn in an event loop that is not its own, and without its signal handlers.
+
+    It accepts connections itself: servers of asyncio do not close those that are just being accepted, nor those in a
+    TLS handshake, and tell nobody of them.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._stopping = asyncio.Event()
+        self._greeting: set[asyncio.Task[None]] = set()
+        """For connections that were accepted and which their protocols do not know yet."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -255,15 +245,58 @@ class EmbeddedServer(uvicorn.Server):
         while not await self.on_tick(0):
             await set_within(self._stopping, _TICK_S)
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Complete pending requests, then close all connections.
-
-        uvicorn would leave those open that are just being accepted, and wait for them as long as it may.
-        """
-        for server in self.servers:
-            await accept_no_more(server)
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections."""
         for listener in sockets or ():
+            listener.setblocking(False)
+            # Of its connections, too: Nagle's algorithm would delay a response by 40 ms.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._listen(listener)
+        self.started = True
+
+    def _listen(self, listener: socket.socket) -> None:
+        if not self.should_exit:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            connection, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # the client has left again
+        except OSError as error:
+            _log.warning(
+                "no connection accepted, trying again", extra={"error": str(error), "seconds": _ACCEPT_AGAIN_S}
+            )
+            loop.remove_reader(listener)
+            loop.call_later(_ACCEPT_AGAIN_S, self._listen, listener)
+            return
+        task = loop.create_task(self._greet(connection))
+        self._greeting.add(task)
+        task.add_done_callback(self._greeting.discard)
+
+    async def _greet(self, connection: socket.socket) -> None:
+        with suppress(OSError):  # that a handshake failed, clients report
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection, ssl=self.config.ssl)
+
+    def _protocol(self) -> asyncio.Protocol:
+        make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        return make(config=self.config, server_state=self.server_state, app_state={})
+
+    async def _accept_no_more(self, listeners: Iterable[socket.socket]) -> None:
+        for listener in listeners:
+            asyncio.get_running_loop().remove_reader(listener)
             listener.close()
+        await asyncio.sleep(0)  # a task that has not begun would leave its connection open
+        greeting = list(self._greeting)
+        if self.config.ssl is not None:  # a handshake may take a minute
+            for task in greeting:
+                task.cancel()
+        await asyncio.gather(*greeting, return_exceptions=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Complete pending requests, then close all connections."""
+        await self._accept_no_more(sockets or ())
         connections, requests = self.server_state.connections, self.server_state.tasks
         with suppress(TimeoutError):
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
