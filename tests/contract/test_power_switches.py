@@ -153,7 +153,9 @@ class OnLan:
 
     def heard(self, packet):
         if packet == b"\xff" * 6 + bytes.fromhex(self.MAC.replace(":", "")) * 16:
-            self._power.write_text("on")
+            new = self._power.with_suffix(".new")
+            new.write_text("on")
+            new.rename(self._power)  # its command may be reading the old one
 
     @asynccontextmanager
     async def switch(self):
