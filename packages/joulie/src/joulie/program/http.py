@@ -200,7 +200,7 @@ def _listening(host: str, port: int) -> socket.socket:
         host = _IPV4_INTERFACES
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     both = host == ALL_INTERFACES
-    return socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=both)
+    return socket.create_server((host, port), family=family, dualstack_ipv6=both)
 
 
 class _ClientCertificates(HttpToolsProtocol):
@@ -248,6 +248,7 @@ class EmbeddedServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections."""
         for listener in sockets or ():
+            listener.listen(self.config.backlog)
             listener.setblocking(False)
             # Of its connections, too: Nagle's algorithm would delay a response by 40 ms.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -315,13 +316,12 @@ class EmbeddedServer(uvicorn.Server):
         """Serve on a listening socket; gives the task that ends with the server.
 
         Raises:
-            RuntimeError: it stopped as it started.
+            OSError: a file of its certificate cannot be read, or is none.
         """
         serving = asyncio.create_task(self.serve(sockets=[listener]))
         while not self.started:
             if serving.done():
                 serving.result()
-                raise RuntimeError("the HTTP server stopped during startup")
             await asyncio.sleep(0)
         return serving
 
