@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -198,6 +199,34 @@ def test_connections_that_say_nothing_are_closed_with_a_server_of_tls(tmp_path: 
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(main())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_client_of_tls_that_does_not_confirm_the_end_is_left_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: Loop
+) -> None:
+    """asyncio forgets a connection's TLS when its transport is closed twice, and then aborts nothing."""
+    monkeypatch.setattr(http, "_GRACE_S", 0.1)
+    tls = write_files(tmp_path, self_signed(["127.0.0.1"], 1.77e9))
+    context = ssl.create_default_context(cafile=tls.certificate)
+
+    def answered(port: int) -> socket.socket:
+        with socket.create_connection(("127.0.0.1", port), timeout=5.0) as connection:
+            client = context.wrap_socket(connection, server_hostname="127.0.0.1")
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n")
+        assert client.recv(5) == b"HTTP/"
+        return socket.socket(fileno=client.detach())
+
+    async def main() -> socket.socket:
+        app = observability_app(Probes(), CollectorRegistry())
+        async with asyncio.timeout(5.0), Server(app, ("127.0.0.1", 0), tls=tls) as server:
+            return await asyncio.to_thread(answered, server.port)
+
+    with asyncio.Runner(loop_factory=loop) as runner, runner.run(main()) as client:
+        client.settimeout(5.0)
+        with contextlib.suppress(ConnectionResetError):
+            while client.recv(1 << 16):
+                pass
 
 
 def test_a_server_out_of_descriptors_serves_again(

@@ -299,11 +299,12 @@ class EmbeddedServer(uvicorn.Server):
         """Complete pending requests, then close all connections."""
         await self._accept_no_more(sockets or ())
         connections, requests = self.server_state.connections, self.server_state.tasks
+        for connection in list(connections):
+            if not connection.transport.is_closing():  # asyncio could not abort what was closed twice, with TLS
+                connection.shutdown()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
                 while connections or requests:
-                    for connection in list(connections):
-                        connection.shutdown()
                     await asyncio.sleep(_POLL_S)
         for request in requests:
             _log.warning("request broken off: it took too long after the shutdown began")
