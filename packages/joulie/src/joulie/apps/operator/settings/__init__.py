@@ -20,7 +20,7 @@ from joulie.domain.drain import DrainSettings, Escalation
 from joulie.domain.energy_split import EnergyBounds
 from joulie.domain.hardware.resolve import GPU_PRODUCT_KEYS
 from joulie.domain.hysteresis import Hysteresis
-from joulie.domain.policies import FULL_POWER
+from joulie.domain.policies import FULL_POWER, POLICIES
 from joulie.domain.policy import Cap, PolicySettings, Profile, ProfileCaps
 from joulie.domain.scheduling.labels import LabelSelector
 from joulie.domain.twin import DEFAULT_RACK_CAPACITY_W
@@ -162,8 +162,8 @@ class OperatorSettings(
     policy_type: str = text(
         "POLICY_TYPE",
         FULL_POWER,
-        "Policy: full_power (no caps of nodes), static_partition, queue_aware_v1, energy_per_work, rule_swap_v1, or "
-        "one that a plug-in brings. Fixed caps slow standard work; some cost energy: see docs/experiments/owners.md.",
+        f"Policy: {', '.join(POLICIES)}, or one that a plug-in brings; full_power caps no node. "
+        "Fixed caps slow standard work; some cost energy: see docs/experiments/owners.md.",
     )
     policy: PolicySettings = group(
         PolicySettings,
