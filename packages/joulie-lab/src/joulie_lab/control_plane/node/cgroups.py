@@ -82,5 +82,5 @@ def _walk(group: Path) -> Iterator[Path]:
 def _read_ids(file: Path) -> list[int]:
     try:
         return [int(line) for line in file.read_text().split()]
-    except (FileNotFoundError, OSError):
+    except OSError:
         return []
