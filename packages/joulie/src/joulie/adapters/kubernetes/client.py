@@ -397,15 +397,29 @@ class KubeClient:
         params: Mapping[str, str | int] | None = None,
         body: Body | bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        repeatable: bool | None = None,
     ) -> bytes:
-        """Send any other request and return the response body; methods other than POST and PATCH are retried."""
+        """Send any other request and return the response body.
+
+        Args:
+            method: method of HTTP.
+            path: path of the URL.
+            params: URL parameters.
+            body: object to send as JSON, or bytes.
+            headers: headers beside those for authentication.
+            repeatable: whether to retry it after it may have reached the server; None retries methods other than POST
+                and PATCH.
+
+        Raises:
+            KubernetesError: the request failed.
+        """
+        if repeatable is None:
+            repeatable = method not in ("POST", "PATCH")
         content = body if body is None or isinstance(body, bytes) else encode(body)
         sent = dict(headers or {})
         if content is not None:
             sent.setdefault("content-type", _JSON)
-        return await self._send(
-            method, path, method.lower(), path, params or {}, sent, content, method not in ("POST", "PATCH")
-        )
+        return await self._send(method, path, method.lower(), path, params or {}, sent, content, repeatable)
 
     async def version(self) -> str:
         """Read the API server's version, such as ``v1.36.3``."""
