@@ -27,7 +27,7 @@ class Home:
         self.files: dict[str, bytes] = {}
         self.asked: list[str] = []
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
         self.homes = dict.fromkeys(HOMES, f"http://127.0.0.1:{self.server.server_port}")
 
     def publish(self, path: str, content: bytes) -> str:
