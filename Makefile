@@ -67,11 +67,14 @@ browser:
 	@sh tests/ui/ensure-browser.sh
 
 # Every worker would compile the engines, and find out what UTF-8 can say, for itself where nothing is cached.
-compiled: setup
+.venv/.compiled: .venv/.synced $(shell grep -rl --include=*.py numba packages)
 	@$(BIN)/joulie simulate quick > /dev/null
 	@$(BIN)/joulie bench native --small > /dev/null
 	@$(BIN)/joulie bench openb --small > /dev/null
 	@$(BIN)/python -c "from hypothesis.strategies import text; text().validate()"
+	@touch $@
+
+compiled: .venv/.compiled
 
 unit: compiled ## the fast tests alone
 	$(BIN)/pytest tests/unit -m "not slow" -n auto

@@ -352,6 +352,7 @@ class LedgerContract:
         assert ledger.open_pods()["train-uid"].pod == pod(pue=1.5, held=held)
         assert only(ledger).energy_j == pytest.approx(1500)
 
+    @pytest.mark.slow
     def test_savings_are_those_of_the_same_profile_when_it_was_first_held(self, open: OPEN) -> None:
         ledger = open(LedgerSettings(max_samples_per_pod=8))
         series = Series([T0 - 2 * HOUR_S, T0], [600.0, 100.0], T0 + 2 * HOUR_S)
@@ -382,6 +383,7 @@ class LedgerContract:
         assert {(row.measure, row.uid, row.pods) for row in folded} == {(Measure.CARBON, "", 1), (Measure.PRICE, "", 1)}
         assert sum(row.amount for row in folded) == pytest.approx(done.carbon.amount + done.cost.amount)
 
+    @pytest.mark.slow
     def test_recorded_samples_give_the_energy_again(self, open: OPEN) -> None:
         ledger = open()
         ledger.append(Cycle(T0))
@@ -397,6 +399,7 @@ class LedgerContract:
         assert only(ledger).emissions_g == pytest.approx(energy_j / 3.6e6 * 321, rel=1e-9)
         assert ledger.profile("nobody") == []
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("strategy", list(Strategy))
     def test_profiles_are_thinned_and_energy_is_not(self, open: OPEN, strategy: Strategy) -> None:
         ledger = open(LedgerSettings(max_samples_per_pod=40, thinner=thinner(strategy)))
@@ -432,6 +435,7 @@ class LedgerContract:
         assert done.carbon is not None
         assert (done.carbon.method, done.carbon.amount) == (Method.SIMPLE, pytest.approx(400))
 
+    @pytest.mark.slow
     def test_trap_per_pod_series_are_never_removed(self, open: OPEN) -> None:
         keep = LedgerSettings(max_samples_per_pod=20, retention_s=600, hours_kept_s=2 * HOUR_S)
         ledger = open(keep)
@@ -455,6 +459,7 @@ class LedgerContract:
         web = [row for row in ledger.usage(Grouping.JOB) if row.owner_name == "web"]
         assert web[0].energy.energy_j == pytest.approx(50 * 300 * 72, rel=1e-12)
 
+    @pytest.mark.slow
     def test_folding_changes_no_sum(self, open: OPEN) -> None:
         ledger = open()
         for hour in range(30):
@@ -476,6 +481,7 @@ class LedgerContract:
         ledger.append(Cycle(T0 + 30 * HOUR_S, [sample(pod("0", namespace="team-0"), 301)]))
         assert len(ledger.usage(Grouping.POD)) == 2
 
+    @pytest.mark.slow
     def test_trap_totals_are_never_the_least_bit_lower(self, open: OPEN) -> None:
         """Sums that are made anew differ in their last bits, and a counter that falls by one counts as reset."""
         keep = LedgerSettings(hours_kept_s=HOUR_S, days_kept_s=86400.0)
@@ -533,6 +539,7 @@ class LedgerContract:
         assert raised is not None
         assert ledger.cross([raised]) == [raised]
 
+    @pytest.mark.slow
     def test_dying_between_statements_loses_nothing_and_counts_nothing_twice(self, open: OPEN) -> None:
         held = Held(carbon_since_s=T0 - HOUR_S, initial_g_per_kwh=400.0, bind_g_per_kwh=300.0)
         metas = [pod(str(number), started_s=T0 + number, held=held if number % 2 else None) for number in range(4)]
@@ -631,6 +638,7 @@ class LedgerContract:
         ledger.prune(T0 + 34 * 86400.0)
         assert ledger.budget_counts({scope.key: (T0, T0)}) == {}
 
+    @pytest.mark.slow
     def test_corrections_of_a_closed_month_are_booked_in_the_open_one(self, open: OPEN, tmp_path: Path) -> None:
         ledger, site = open(), Site()
         for index in range(0, len(site.times_s), 6):

@@ -88,6 +88,7 @@ def test_power_between_samples_is_as_good_as_the_worse_of_the_two():
     assert qualities(measured, measured, gap=True) == (False, True)
 
 
+@pytest.mark.slow
 @given(
     power=st.lists(st.tuples(st.floats(0, 1e4), st.floats(0, 1e4)), min_size=1, max_size=4),
     times=st.lists(st.integers(0, 20_000), min_size=2, max_size=8, unique=True),

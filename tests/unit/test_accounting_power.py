@@ -334,6 +334,7 @@ def test_memory_is_shared_by_request_when_idle_and_by_use_when_used():
 _amount = st.floats(0, 1e3)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(data=st.data(), n_nodes=st.integers(1, 4), n_pods=st.integers(0, 8))
 def test_nothing_is_drawn_twice_and_nothing_is_lost(data, n_nodes, n_pods):

@@ -136,6 +136,7 @@ def test_files_that_cannot_be_written_say_how_to_mount_them(tmp_path: Path) -> N
     assert AmdgpuMeter(tmp_path, ReadOnly()).unavailable() is None
 
 
+@pytest.mark.slow
 @given(limit_w=st.floats(200.0, 800.0))
 def test_any_limit_in_the_range_is_in_force_within_half_a_watt(
     limit_w: float, tmp_path_factory: pytest.TempPathFactory
@@ -153,6 +154,7 @@ def test_errors_printed_as_unsigned_are_no_powers(tmp_path: Path, files: AmdgpuF
     assert AmdgpuMeter(tmp_path, files).power_w() == {}
 
 
+@pytest.mark.slow
 @given(content=st.text(st.characters(codec="utf-8"), max_size=12))
 def test_no_content_of_a_file_crashes_a_reading(content: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("sys")

@@ -98,6 +98,7 @@ def test_a_field_without_description_is_refused() -> None:
         crd._struct(Undocumented)
 
 
+@pytest.mark.slow
 def test_printed_as_yaml(capsys: pytest.CaptureFixture[str]) -> None:
     crd.main([])
     assert [document["metadata"]["name"] for document in yaml.safe_load_all(capsys.readouterr().out)] == [

@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from joulie_lab.benchmarks.consolidation import MOVING, Load, judge, settings_for, summarise
 from joulie_lab.benchmarks.marginal_native import Moving
 
@@ -15,6 +17,7 @@ def test_what_is_left_of_work_when_a_job_is_moved():
     assert settings_for(MOVING[HALF_HOUR]).lost_s == 1800.0
 
 
+@pytest.mark.slow
 def test_emptying_nodes_saves_energy_and_every_job_still_ends():
     week = judge(Load.OFFICE, 2, days=1, cases=(HALF_HOUR,))
     emptied = week.emptied[HALF_HOUR]

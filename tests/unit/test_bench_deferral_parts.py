@@ -160,6 +160,7 @@ def test_a_job_that_does_not_fit_is_passed_and_a_late_one_is_counted():
         capacity.play(work, 3, np.ones(20), capacity.at_once)
 
 
+@pytest.mark.slow
 def test_trap_the_future_does_not_reach_the_decisions():
     rng = np.random.default_rng(3)
     history_days, hours, later_h = 14, 24 * 12, 40
@@ -181,6 +182,7 @@ def hourly(days=60):
     return Series(HOUR_S * hours, 250.0 + 100.0 * np.sin(2.0 * np.pi * hours / 24.0), HOUR_S * hours.size)
 
 
+@pytest.mark.slow
 def test_a_known_day_is_used_and_nobody_is_late():
     measured = plain(capacity.measure({"made up": hourly()}, capacity.synthetic_jobs(1), capacity.SMALL, silent))
     found = measured["zones"]["made up"]

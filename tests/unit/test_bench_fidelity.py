@@ -39,6 +39,7 @@ def folder(place: Path, *, on: str = "native", seeds: tuple[int, ...] = (1,), **
     return place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plane_kwh", "status"), [(9.95, 0), (9.0, 1)])
 def test_a_saving_that_differs_too_much_misses_its_range(
     plane_kwh: float, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]

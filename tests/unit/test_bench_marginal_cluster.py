@@ -59,6 +59,7 @@ def test_a_node_has_power_between_its_switches_and_within_the_run():
     assert awake_s([(-1.0, False), (10.0, True), (30.0, False), (90.0, True), (120.0, False)], 100.0) == 30.0
 
 
+@pytest.mark.slow
 def test_energy_is_that_of_sleep_of_being_awake_and_of_the_work():
     of = small()
     first = replace(of, jobs=of.jobs.select(np.arange(len(of.jobs)) == np.argmin(of.jobs.gpus)))

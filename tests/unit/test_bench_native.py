@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 RANGES = ROOT / "benchmarks" / "native.yaml"
 
 
+@pytest.mark.slow
 def test_growth_is_in_runs_of_the_smallest_size_and_the_fastest_round_counts() -> None:
     ticks = itertools.chain([0.0, 5.0, 5.0, 7.0, 7.0, 13.0, 13.0, 17.0], itertools.cycle([0.0, 2.0]))
     plan = replace(native.SMALL, nodes=2, jobs=5, rounds=2)

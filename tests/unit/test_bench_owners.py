@@ -11,6 +11,8 @@ from joulie_lab.simulation.experiment.plan import PhysicsChoice, RunKey, choices
 from joulie_lab.simulation.job_response import IdleStates
 from support.experiment_outcomes import outcome
 
+pytestmark = pytest.mark.slow
+
 PART = CAUSES["cpu-only-40"]
 KWH = {
     "kube": 100.0,

@@ -199,6 +199,7 @@ def test_limits_are_published_for_at_least_60_cpus_and_40_gpus_each_with_its_sou
         assert is_measurement or re.search(r"https?://\S+\.\S+", evidence.source), evidence
 
 
+@pytest.mark.slow
 def test_the_catalogue_costs_the_agent_little_memory():
     code = (
         "import tracemalloc; tracemalloc.start(); import joulie.domain.hardware;"

@@ -223,6 +223,7 @@ def test_what_a_workload_needs(age_s, status, remembered, expected):
     assert due(workload(pod(age_s=age_s)), status, remembered, RHYTHM, NOW_S) is expected
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.text(min_size=1, max_size=20), st.floats(5.0, 200.0), st.integers(2, 6))
 def test_every_workload_is_due_once_a_period_whatever_the_cycle(name, cycle_s, periods):
@@ -237,6 +238,7 @@ def test_every_workload_is_due_once_a_period_whatever_the_cycle(name, cycle_s, p
     assert all(abs(later - earlier - PERIOD_S) <= cycle_s for earlier, later in itertools.pairwise(seen))
 
 
+@pytest.mark.slow
 def test_moments_are_spread_evenly():
     parts = [0] * 10
     for index in range(1000):

@@ -23,6 +23,7 @@ def run(*arguments: str) -> int:
     return int(caught.value.code or 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(
     ("arguments", "heavy"),
@@ -45,6 +46,7 @@ def test_help_imports_nothing_heavy(arguments, heavy):
     assert out.splitlines()[-1] == "HEAVY []"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unmeasured")
 def test_commands_that_read_and_print_start_without_numpy():
     commands = [one.module for one in kubectl_main._COMMANDS if one.path not in {"kubectl limits", "kubectl web"}]

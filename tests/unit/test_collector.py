@@ -8,6 +8,8 @@ import pytest
 from joulie.collector import no_collection, spare_what_lives_long
 from joulie.program.commands import Command
 
+pytestmark = pytest.mark.slow
+
 
 def test_what_is_alive_is_not_traversed_again():
     gc.unfreeze()

@@ -238,6 +238,7 @@ def test_a_failed_go_build_shows_the_end_of_its_output(tmp_path: Path, monkeypat
         go_build.build_tool(next(tool for tool in TOOLS if tool.name == "helm"), tmp_path, tmp_path, quiet)
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_folders_alone(
     environment: Mapping[str, str],
     tmp_path: Path,

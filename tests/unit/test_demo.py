@@ -108,6 +108,7 @@ def test_u6_the_view_fits_the_terminal(width: int, height: int, nodes: int) -> N
     assert (f"... and {nodes - 12} more nodes" in text) == (nodes == 300)
 
 
+@pytest.mark.slow
 def test_u6_the_demo_ends_with_the_difference_to_no_power_management(tmp_path: Path) -> None:
     run = DemoRun(3, 5, 600.0, 40.0, 42, tmp_path)
     baseline = without_management(run, 7200.0)

@@ -59,6 +59,7 @@ def of_trace(folder: Path, jobs: str, **changes: object) -> Experiment:
     return load_experiment(str(folder / "mine.yaml"))
 
 
+@pytest.mark.slow
 def test_a_file_counts_by_its_content_wherever_it_lies(tmp_path: Path) -> None:
     artefacts = Artefacts(tmp_path / "out")
     artefacts.begin(of_trace(tmp_path / "one", "{}\n"), "native", None)
@@ -129,6 +130,7 @@ def test_a_damaged_folder_is_told_without_a_traceback(
     assert file.rpartition("/")[0] in printed
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_count_is_told_everywhere_and_made_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +188,7 @@ def test_runs_of_a_variant_that_was_changed_are_forgotten(tmp_path: Path) -> Non
     assert artefacts.finished() == [key("A")]
 
 
+@pytest.mark.slow
 def test_runs_of_a_variant_that_was_away_for_a_while_are_forgotten(tmp_path: Path) -> None:
     artefacts = kept(tmp_path, key("A"), key("B"))
     both = load_experiment("quick")
@@ -194,6 +197,7 @@ def test_runs_of_a_variant_that_was_away_for_a_while_are_forgotten(tmp_path: Pat
     assert artefacts.finished() == [key("A")]
 
 
+@pytest.mark.slow
 def test_compare_tells_whether_the_targets_are_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept(tmp_path / "ours", key("A"))
     kept(tmp_path / "close", key("A"), it_j=4.1e7)

@@ -57,6 +57,7 @@ def test_a_folder_without_the_chart_is_named(tmp_path: Path) -> None:
     assert f"{tmp_path} is not Joulie's chart: name its folder with --chart" in result.output
 
 
+@pytest.mark.slow
 def test_figures_as_a_table_and_a_picture() -> None:
     found = {"none": 200.0, "constants": 100.0, "joulie": 95.0, "admission": 170.0, "rule": 198.0}
     rounds = {way: [rate - 5.0, rate, rate + 5.0] for way, rate in found.items()}

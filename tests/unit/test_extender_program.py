@@ -18,6 +18,8 @@ from joulie_lab.control_plane.certificates import CertificateAuthority
 from joulie_lab.control_plane.ports import free_port
 from joulie_lab.fakes.kubernetes import FakeCluster
 
+pytestmark = pytest.mark.slow
+
 CALL = {"Pod": {"metadata": {"name": "p"}}, "Nodes": None, "NodeNames": ["n1", "n2"]}
 Body = Callable[[FakeCluster, ExtenderSettings], Awaitable[None]]
 

@@ -118,6 +118,7 @@ class Budgets:
 play = partial(grid_stage.play, kind=Budgets)
 
 
+@pytest.mark.slow
 @played(play, release_limits=Limits(1.0, 1))
 async def test_g4_a_budget_holds_until_its_period_turns_and_then_lets_go_in_order_of_waiting(here):
     await here.make(used=1.2)
@@ -155,6 +156,7 @@ async def test_g4_a_raised_limit_lets_go_at_once_though_nobody_measures(here):
     assert await here.gated() == []
 
 
+@pytest.mark.slow
 @played(play)
 async def test_g4_jobs_that_wait_or_may_be_interrupted_are_suspended_and_resumed_by_themselves(here):
     await here.make(used=1.2, action="suspend")

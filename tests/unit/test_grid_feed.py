@@ -330,6 +330,7 @@ def test_nobody_is_left_alone_for_ever():
 # ---- zones
 
 
+@pytest.mark.slow
 def test_trap_sixty_four_zones_within_a_rate_limit_keep_values_and_get_forecasts():
     """Ten calls a minute are fewer than 64 zones want, and the first histories take most of them."""
     zones = [f"Z{number}" for number in range(MAX_ZONES)]
@@ -394,6 +395,7 @@ def test_trap_a_clock_that_is_set_back_delays_no_zone():
     run_virtually(main())
 
 
+@pytest.mark.slow
 def test_zones_are_watched_when_wanted_and_dropped_after_a_day():
     source = Source(zones=("DE", "FR"))
 

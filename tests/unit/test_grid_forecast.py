@@ -58,6 +58,7 @@ def test_windows_that_are_not_known_whole_do_not_count():
 steps = st.lists(st.floats(-50.0, 500.0), min_size=1, max_size=30)
 
 
+@pytest.mark.slow
 @given(steps, st.floats(0.05, 12.0), st.floats(0.0, 12.0), st.floats(0.0, 24.0))
 def test_no_other_window_is_better(values, runtime_h, earliest_h, slack_h):
     series = hourly(values)
@@ -81,6 +82,7 @@ def test_slots_are_the_lowest_and_neighbours_are_one_run():
     assert hours == [(1.0, 2.0), (3.0, 5.0)]
 
 
+@pytest.mark.slow
 @given(steps, st.floats(0.05, 20.0), st.sampled_from([0.5, 1.0, 2.0]))
 @example([0.0, 1.0, 0.0], 1.1, 2.0)  # what rounding left was a run of its own
 def test_slots_hold_the_work_in_time(values, work_h, slot_h):
@@ -141,6 +143,7 @@ def test_what_comes_later_does_not_matter(change):
     assert forecast(hourly(later), now_s, DAY_S, HOUR_S) == known
 
 
+@pytest.mark.slow
 def test_rolling_is_what_single_forecasts_say_at_every_hour():
     values = weather(HISTORY_DAYS + 3)
     rows = rolling(values, MONDAY_S, HOUR_S, 30, np.arange(MIN_HISTORY_DAYS, HISTORY_DAYS + 4))
@@ -165,6 +168,7 @@ def test_rolling_is_causal_too_and_agrees_with_single_forecasts():
         assert one.values == pytest.approx(rows[(day - MIN_HISTORY_DAYS) * 24], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_better_than_persistence_and_the_usual_day():
     values = weather(80)
     rows = rolling(values, MONDAY_S, HOUR_S, 49, np.arange(MIN_HISTORY_DAYS, 81))
@@ -224,6 +228,7 @@ def test_a_constant_stays_one(value):
     assert expected.values == pytest.approx(np.full(len(expected), value), abs=1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.lists(st.floats(0.0, 2000.0), min_size=49, max_size=100))
 def test_any_history_gives_finite_numbers(values):
@@ -231,6 +236,7 @@ def test_any_history_gives_finite_numbers(values):
     assert np.isfinite(expected.values).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None)
 @given(st.integers(0, 1000), st.integers(48, 200))
 @example(3, 9 * 24 + 5)

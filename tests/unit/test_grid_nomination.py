@@ -39,6 +39,7 @@ def test_without_comparable_zones_all_are_nominated():
 NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from(["FR", "DE", "PL", ""])), NAMES, st.booleans())
 def test_everything_connected_is_nominated_in_the_end(clusters, nominated, expand):
     zones = ["FR", "DE"]
@@ -73,6 +74,7 @@ def test_a_missing_signal_is_not_ranked(home):
     assert rank_now(waiting(carbon_enabled=False), place("A", [300]), [place("B", [100])], FREE, NOW_S) == ()
 
 
+@pytest.mark.slow
 @given(VALUES, VALUES, st.floats(0.0, 500.0), st.floats(0.0, 5.0), st.sampled_from(list(Mode)))
 def test_what_is_released_is_dispatched_to_the_zone_that_it_was_released_for(here, there, data_gb, delay_h, mode):
     request, move = waiting(mode, delay_h), Move(data_gb, 10.0, 4.0)

@@ -72,6 +72,7 @@ def test_ten_thousand_pods_start_one_after_the_other():
     assert time.process_time() - began_s < 0.1 * (now_s - 60.0)
 
 
+@pytest.mark.slow
 def test_nothing_is_looked_at_while_nothing_can_change():
     pending = crowd(Mode.THRESHOLD, flock=PODS)
     asked = []

@@ -112,6 +112,7 @@ def test_invalid_costs_are_refused(values):
 VALUES = st.lists(st.floats(0.0, 1000.0), min_size=6, max_size=6)
 
 
+@pytest.mark.slow
 @given(VALUES, VALUES, st.floats(0.0, 500.0), st.floats(0.0, 5.0), st.sampled_from(list(Mode)))
 def test_both_is_never_worse_than_waiting_or_moving_alone(here, there, data_gb, delay_h, mode):
     """By what is forecast; and no decision waits past the latest start."""
@@ -151,6 +152,7 @@ def test_trap_without_two_known_intensities_nobody_gains():
     assert not zone_points(np.full(3, np.nan), 40.0).any()
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.just(float("nan")), st.floats(0.0, 2000.0)), min_size=1), st.floats(0.0, 100.0))
 @example([0.0, 5e-324], 40.0)
 def test_points_stay_within_the_weight_and_follow_the_intensity(values, weight):

@@ -41,6 +41,7 @@ def test_chance_leaves_the_share_alone_and_says_the_same_again():
     assert not left_out("any", 0.0)
 
 
+@pytest.mark.slow
 def test_the_interval_holds_at_all_looks_together_and_finds_the_saving():
     effect = math.log(0.92)
     courses = [evidence(effect, seed) for seed in range(60)]
@@ -117,6 +118,7 @@ class Job:
         return self
 
 
+@pytest.mark.slow
 def test_a_held_job_is_left_alone_at_random_and_its_saving_is_measured():
     job = Job(HOLDOUT, 0.10).windows(400)
     counted = [(limit_w, effect) for limit_w, effect in job.limits_w if effect is not None]
@@ -142,6 +144,7 @@ def test_without_a_holdout_no_window_is_drawn():
     assert all(effect is None for _, effect in job.limits_w)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("withdraws", [False, True])
 def test_a_limit_that_has_stopped_paying_is_reported_and_withdrawn_where_asked(withdraws):
     holdout = replace(HOLDOUT, share=0.2, withdraws=withdraws)

@@ -37,6 +37,7 @@ def after(effect: Effect, count: int, time_s: float = NOV_S) -> EvidenceByMonth:
     return evidence
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(0.0, 4e9), effects), max_size=30))
 def test_kept_evidence_is_what_it_was(units: list[tuple[float, Effect]]) -> None:
     evidence = NO_MONTHS

@@ -19,6 +19,7 @@ def job(steepness: float) -> Sweep:
     return Sweep(LIMITS_W, np.exp(steepness * short**2), np.minimum(NATURAL_W, 0.97 * LIMITS_W))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_a_day_of_pauses_between_scrapes_makes_no_job_a_liar(seed: int) -> None:
     """Pod and exporter are scraped at moments of their own: a checkpoint is seen by one that the other does not see."""

@@ -376,6 +376,7 @@ def test_u9_what_an_operator_said_long_ago_has_its_age(on_cluster):
     assert re.match(r"Outdated: the operator published nothing for \d+d\.\n", out)
 
 
+@pytest.mark.slow
 def test_u9_an_unreachable_cluster_is_one_line(tmp_path):
     file = tmp_path / "kubeconfig"
     cluster = {"name": "gone", "cluster": {"server": f"https://127.0.0.1:{free_port()}"}}

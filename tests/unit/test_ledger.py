@@ -132,6 +132,7 @@ def test_a_password_is_never_shown():
         assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_file_gives_free_room_back(path):
     ledger = open_ledger(url_of(path), LedgerSettings(hours_kept_s=HOUR_S, retention_s=60))
     ledger.append(Cycle(T0))

@@ -18,6 +18,8 @@ from joulie.domain.accounting.records import Cycle, Grouping, PodMeta, PowerQual
 from joulie.ports.ledger import LedgerError
 from support.ledger_site import END_S, HOUR_S, JUNE_S, MAY, START_S, Site, month_of, new_key
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -184,6 +184,7 @@ def test_telemetry_is_averaged_and_the_cap_lags() -> None:
     assert 240.0 < nodes.state.package_mean_w[0] < before_w
 
 
+@pytest.mark.slow
 def test_a_hot_node_is_throttled() -> None:
     nodes, work = fleet(CPU_NODE), Workload()
     work.put(busy("cpu-0", cores=384.0))
@@ -296,6 +297,7 @@ def test_only_the_named_nodes_take_a_load() -> None:
     assert nodes.state.gpu_w[1] == pytest.approx(8 * 400.0)
 
 
+@pytest.mark.slow
 def test_a_hot_node_takes_the_same_energy_in_one_step_as_in_many() -> None:
     hot_k = 273.15 + 75.0
     long, short, work = fleet(CPU_NODE), fleet(CPU_NODE), Workload()

@@ -12,6 +12,8 @@ from joulie_lab.apps.bench.live_trial_run import WASHOUT_S, Plan, Samples, Seen,
 from joulie_lab.simulation.experiment.scenario import NodeGroup
 from joulie_lab.simulation.native.nodes import sim_nodes
 
+pytestmark = pytest.mark.slow
+
 SCALE, BLOCK_S, START_S = 100.0, 60.0, 1_790_000_000.0
 SAVED = 0.08
 NODES = sim_nodes([NodeGroup(name="node", count=4, cpu="AMD EPYC 9654")])

@@ -9,6 +9,8 @@ from joulie_lab.benchmarks.lives.runs import LivesResult
 from joulie_lab.benchmarks.results import read_result
 from joulie_lab.machines.library import MACHINES
 
+pytestmark = pytest.mark.slow
+
 COMMITTED = Path(__file__).parents[2] / "benchmarks/results/lives.json"
 
 FOUND = {

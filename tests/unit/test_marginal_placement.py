@@ -52,6 +52,7 @@ POOLS = (
 # ---- the rule
 
 
+@pytest.mark.slow
 @given(
     free=st.lists(st.tuples(st.integers(0, 96), st.integers(0, 8)), min_size=6, max_size=6),
     busy_min=st.lists(st.floats(0.0, 500.0), min_size=6, max_size=6),
@@ -151,6 +152,7 @@ def test_a_pod_that_outlives_its_like_is_expected_to_go_on() -> None:
     assert old > 5.0 * young
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.0, 60_000.0), max_size=8), st.lists(st.floats(0.0, 60_000.0), max_size=8))
 def test_hazards_are_ends_over_minutes_at_risk(ended_min: list[float], running_min: list[float]) -> None:
     tables = LifeTables(60.0, 60.0)

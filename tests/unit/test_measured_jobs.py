@@ -59,6 +59,7 @@ def test_phases_come_without_steps_and_with_their_power() -> None:
     assert seen == {STEPS: pytest.approx(240.0), "evaluation": pytest.approx(192.0), "checkpoint": pytest.approx(96.0)}
 
 
+@pytest.mark.slow
 def test_noise_over_a_window_is_what_was_asked_for() -> None:
     job, noise = MeasuredJob("job", SWEEP, 5), Noise(0.01)
     rates = []

@@ -23,6 +23,8 @@ from joulie.program.errors import UserError
 from support.ledger_site import new_key
 from support.sci_month import STEP_S, book_month
 
+pytestmark = pytest.mark.slow
+
 TRIAL = {
     "trial": "autumn",
     "howKnown": "measured by trial",

@@ -13,6 +13,8 @@ from joulie_lab.simulation.trace import JobProfile
 
 from .test_native_runtime import HOUR_S, job, setup
 
+pytestmark = pytest.mark.slow
+
 DAY_S = 24 * HOUR_S
 SETUP = setup(duration_s=2 * DAY_S)
 LIMITED = replace(SETUP, gpu_limits=GpuLimits(Goal(1.05)))

@@ -242,6 +242,7 @@ def test_unknown_names_are_refused() -> None:
         sim_nodes([NodeGroup(name="old", count=1, cpu="Pentium")])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy_share", [1.0, 0.5])
 def test_energy_and_ends_are_those_of_small_ticks(policy_share: float) -> None:
     """The same placements, played in ticks of a second by the simulator service's fleet and workload."""

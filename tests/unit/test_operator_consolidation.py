@@ -21,6 +21,8 @@ from support.operator_stage import until
 from support.power_switches import Site
 from support.sleep_stage import add, add_pod, closed, end_pod, events, look, sample
 
+pytestmark = pytest.mark.slow
+
 SWITCH = {"metadata": {"annotations": {names.POWER_SWITCH_ANNOTATION: "redfish"}}}
 MOVABLE = {names.RESCHEDULABLE_ANNOTATION: "true"}
 

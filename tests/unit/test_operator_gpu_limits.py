@@ -19,6 +19,8 @@ from support.gpu_limit_site import BASELINE_W, METRIC, SERVE, TRAIN, Jobs, Site,
 from support.pod_resources import PodResourcesSocket, kubelet_socket
 from support.sysfs_trees import intel_two_sockets
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def kubelet(tmp_path: Path) -> Iterator[PodResourcesSocket]:

@@ -29,6 +29,8 @@ from joulie.domain.capping.held_out import Holdout
 from joulie.domain.capping.live import JobGpus
 from joulie.domain.trial.holdout import MIN_LEFT_OUT
 
+pytestmark = pytest.mark.slow
+
 TRAIN = ("ml", "train-0")
 KEY = JobKey(("ml", Owner("Job", "train")), 1.05, "steps_total", 700.0, 200.0, 700.0)
 JOB = JobGpus(frozenset({TRAIN}), (("n", "a", TRAIN), ("n", "b", TRAIN)), 700.0, 200.0, 700.0)

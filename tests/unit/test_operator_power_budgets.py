@@ -12,6 +12,8 @@ from joulie.domain.mode import Mode
 from support.operator_stage import play, until
 from support.played import played
 
+pytestmark = pytest.mark.slow
+
 GPUS = {names.HW_GPU_MODEL_LABEL: "NVIDIA-H100-80GB-HBM3", names.HW_GPU_COUNT_LABEL: "8"}
 """With two EPYC 9654 (320 to 360 W) and eight H100 (350 to 700 W)."""
 OTHER_W = 0.2 * (2 * 360.0 + 8 * 700.0)

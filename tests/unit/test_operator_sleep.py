@@ -44,6 +44,8 @@ from support.sleep_stage import (
     versions,
 )
 
+pytestmark = pytest.mark.slow
+
 GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
 
 

@@ -31,6 +31,8 @@ from joulie_lab.fakes.kubernetes import FakeCluster
 from support.operator_stage import EPOCH_S, LABELS, N1, N2, play, until
 from support.played import played
 
+pytestmark = pytest.mark.slow
+
 
 async def two_nodes(stage):
     """n1 performance, n2 eco: equal hardware, so the name decides."""

@@ -143,6 +143,7 @@ def test_a_pod_that_is_being_placed_counts_wherever_it_may_end_up_and_once_bound
     assert site.ask("second", now_s=NOW_S + LAG_S + 1.0)[0] == list(NODES), "a status that knows c draws full power"
 
 
+@pytest.mark.slow
 def test_a_pod_that_is_never_bound_is_forgotten_and_so_are_too_many() -> None:
     site = Site(rack_w=300.0, hall_w=300.0)
     site.ask("first")

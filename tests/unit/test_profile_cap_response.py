@@ -98,6 +98,7 @@ def test_order_does_not_matter() -> None:
     assert cap_response(noisy[::-1], TIGHTENED) == cap_response(noisy, TIGHTENED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("correlation", "least"), [(0.0, 0.93), (0.5, 0.9)])
 def test_the_interval_covers_the_truth_as_often_as_it_says(correlation: float, least: float) -> None:
     """Also where samples are like their neighbours: how much they are is an estimate, so a little less often then."""

@@ -289,6 +289,7 @@ except Refused:
 """
 
 
+@pytest.mark.slow
 def test_r9_a_retry_says_in_plain_text_what_failed() -> None:
     done = subprocess.run([sys.executable, "-c", RETRIES], capture_output=True, check=True, text=True)
     (line,) = done.stderr.splitlines()

@@ -106,6 +106,7 @@ def test_a_text_that_is_none_and_an_agent_that_is_gone():
         scraped(b"", status=404)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unmeasured")
 def test_the_agent_gets_it_without_numpy():
     code = "import sys, joulie.adapters.prometheus; print('numpy' in sys.modules)"

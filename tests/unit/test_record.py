@@ -145,6 +145,7 @@ def _run(capsys, arguments):
     return int(ended.value.code or 0), captured.out, captured.err
 
 
+@pytest.mark.slow
 def test_a_recording_has_what_was_measured_and_nothing_else(recorded, tmp_path):
     out = tmp_path / "week"
     status, text, err = recorded(MetricsServer(), "--out", str(out), "-o", "json")
@@ -169,6 +170,7 @@ def test_a_recording_has_what_was_measured_and_nothing_else(recorded, tmp_path):
     assert signals["price_per_kwh"].to_list() == [None], "unknown, not free"
 
 
+@pytest.mark.slow
 def test_progress_is_recorded_of_pods_that_name_its_metric_and_its_gaps_stay(recorded, tmp_path):
     out, server = tmp_path / "week", MetricsServer()
     assert recorded(server, "--out", str(out))[0] == 0
@@ -188,6 +190,7 @@ def test_progress_is_recorded_of_pods_that_name_its_metric_and_its_gaps_stay(rec
     assert len(files.progress()["team", "gone"].steps) == 33, "and gets what is missing"
 
 
+@pytest.mark.slow
 def test_how_pods_were_drawn_is_recorded_and_what_the_ledger_knows_of_them(recorded, tmp_path):
     assert recorded(MetricsServer(), "--out", str(tmp_path / "week"))[0] == 0
     files = RecordingFiles.open(tmp_path / "week")
@@ -213,6 +216,7 @@ def test_pods_from_before_there_was_progress_are_read(tmp_path):
     assert files.pods() == [PodRecord("u", "team", "a")]
 
 
+@pytest.mark.slow
 def test_an_hour_that_fails_is_missing_and_the_same_command_adds_it(recorded, tmp_path):
     out, server = tmp_path / "week", MetricsServer()
     server.failing_hour = HOURS[1]
@@ -228,6 +232,7 @@ def test_an_hour_that_fails_is_missing_and_the_same_command_adds_it(recorded, tm
     assert len([query for query in server.queries if "joulie_rapl" in query]) == 1, "only the missing hour is asked"
 
 
+@pytest.mark.slow
 def test_an_anonymised_recording_holds_no_names_and_none_holds_secrets(recorded, tmp_path):
     for folder, arguments in (("plain", []), ("hidden", ["--anonymise"])):
         out = tmp_path / folder

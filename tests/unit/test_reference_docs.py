@@ -13,6 +13,8 @@ import pytest
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.idle_readings import IDLE_READINGS
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "generate_reference.py"
 
 

@@ -92,6 +92,7 @@ def run(capsys, *arguments):
 ASK = ("--policies", "static_partition", "--seeds", "2", "--jobs", "1")
 
 
+@pytest.mark.slow
 def test_a_plant_that_draws_more_is_fitted_and_policies_are_forecast(tmp_path, capsys):
     record(tmp_path / "week", lambda _, power_w: 40.0 + 1.2 * power_w)
     page = tmp_path / "page.html"
@@ -114,6 +115,7 @@ def test_a_plant_that_draws_more_is_fitted_and_policies_are_forecast(tmp_path, c
     assert "<script" not in text
 
 
+@pytest.mark.slow
 def test_each_run_says_what_it_cost_and_a_meter_that_falls_silent_is_not_judged(tmp_path):
     files = record(tmp_path / "week", lambda _, power_w: power_w)
     for part in PERIOD.hours[HOURS // 2 :]:
@@ -126,6 +128,7 @@ def test_each_run_says_what_it_cost_and_a_meter_that_falls_silent_is_not_judged(
     assert [node for node, _ in found.judged.worst_nodes] == ["a"]
 
 
+@pytest.mark.slow
 def test_a_model_that_misses_the_past_forecasts_nothing(tmp_path, capsys):
     record(tmp_path / "week", lambda hour, power_w: power_w * (1.0 if hour < HOURS / 2 else 1.3))
     page = tmp_path / "page.html"
@@ -136,6 +139,7 @@ def test_a_model_that_misses_the_past_forecasts_nothing(tmp_path, capsys):
     assert "Nothing is forecast." in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_gaps_are_neither_zero_nor_judged(tmp_path, capsys):
     record(tmp_path / "week", missing=lambda hour: 30 <= hour < 36)
     status, out, _ = run(capsys, tmp_path / "week", *ASK, "-o", "json")
@@ -146,6 +150,7 @@ def test_gaps_are_neither_zero_nor_judged(tmp_path, capsys):
     assert [hour for hour, bias in enumerate(held_out["by_hour"]) if bias is None] == list(range(6, 12))
 
 
+@pytest.mark.slow
 def test_wrong_input_is_one_line(tmp_path, capsys):
     record(tmp_path / "week")
     for arguments, problem in (

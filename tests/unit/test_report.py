@@ -107,6 +107,7 @@ def test_a_long_run_is_shown_by_day():
     np.testing.assert_array_equal(drops.lines[0].y, [1440.0] * 20)
 
 
+@pytest.mark.slow
 def test_u10_the_page_of_a_large_comparison_stays_below_1_mb():
     runs = [make_run(f"scheduler-{index}", n_steps=20_000, queue=True, cooling=True) for index in range(12)]
     assert len(render_report(load_scenario("quick"), runs).encode()) < 1_000_000
@@ -154,6 +155,7 @@ def test_names_from_scenarios_are_text_not_markup():
     assert "</script><b>" not in page
 
 
+@pytest.mark.slow
 def test_png():
     line = Line("joulie", np.array([0.0, 1.0]), np.array([1.0, 10.0]), 8)
     image = render_png(Chart("k", "Title", "x", "y", (line, line), steps=True, log_y=True), "quick, seed 1")

@@ -180,6 +180,7 @@ def test_an_fmu_needs_its_adapter(engine):
         runner(load_scenario("quick", ("cooling={fmu: {file: x.fmu}}",))).run("joulie", 1)
 
 
+@pytest.mark.slow
 def test_cooling_in_the_loop_is_cooling_afterwards() -> None:
     after = runner(load_scenario("quick", ("hours=1.0", "cooling={dx: {}}"))).run("joulie", 1)
     in_loop = runner(load_scenario("quick", ("hours=1.0", "cooling={dx: {}, coupling: in-loop}"))).run("joulie", 1)

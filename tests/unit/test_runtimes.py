@@ -37,6 +37,7 @@ def test_of_few_runs_nothing_is_learned_and_then_the_longest_counts() -> None:
     assert learned_runtime([*[60.0] * 18, 600.0, 900.0], 0.9) == LearnedRuntime(60.0, 0.9, 20)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.1, 1e6), min_size=3, max_size=60), st.floats(0.01, 1.0))
 def test_the_share_of_runs_took_no_longer(durations_s: list[float], quantile: float) -> None:
     learned = learned_runtime(durations_s, quantile)

@@ -35,6 +35,8 @@ from support.access_reviews import ApiServer
 from support.ledger_site import new_key
 from support.sci_month import DAY_S, IMAGES_A_JOB, OCTOBER, REQUESTS_A_DAY, STEP_S, book_month
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "recompute_report.py"
 REPORT = ("report", "2026-10", "-o", "json", "--inventory")

@@ -98,6 +98,7 @@ DEMANDS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(n_gpus=st.integers(0, 4), demands=st.lists(DEMANDS, max_size=12))
 def test_what_is_left_and_what_is_held_is_what_there_is(n_gpus: int, demands: list[GpuDemand]) -> None:
     left, problem = gpus_left(n_gpus, [pod(demand) for demand in demands])
@@ -106,6 +107,7 @@ def test_what_is_left_and_what_is_held_is_what_there_is(n_gpus: int, demands: li
         assert sum(left) + sum(demand.gpus * demand.gpu_milli for demand in demands) == 1000 * n_gpus
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("xyz"), st.one_of(st.none(), DEMANDS)), max_size=30)
 )
@@ -295,6 +297,7 @@ def test_an_index_that_names_other_gpus_is_reported_and_the_demand_counts(index:
     assert len(judged.uncounted[0]) < 250
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(["milli", "count", "index"]), st.text(max_size=8), min_size=1))
 def test_no_annotation_breaks_a_loop(said: dict[str, str]) -> None:
     judged = judge(decoded(kube_pod(**said)), no_profile)

@@ -80,6 +80,7 @@ def test_an_unknown_node_is_said() -> None:
         world().telemetry("nowhere")
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_world() -> None:
     def play(seed: int) -> tuple[float, float]:
         made = world(seed=seed)
@@ -129,6 +130,7 @@ def test_the_work_rate_of_a_pod_falls_with_the_cap_of_its_node() -> None:
     assert capped["gpu"] == 2.0
 
 
+@pytest.mark.slow
 def test_memory_traffic_of_a_gpu_follows_the_steps_of_its_job() -> None:
     made = world()
     sweep = Sweep(np.array([400.0, 200.0]), np.array([1.0, 1.5]), np.array([390.0, 199.0]))

@@ -134,6 +134,7 @@ def test_pods_that_wait_because_nodes_sleep_are_told_from_others() -> None:
     assert decision.waits["late"] == "the nodes that have room for it do not wake: gone"
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from([1.0, 4.0, 9.0]), st.booleans()), max_size=12), st.integers(1, 6))
 def test_a_pod_never_waits_for_less_than_a_decision_about_it_alone_would_give(
     asked: list[tuple[float, bool]], max_waking: int
@@ -351,6 +352,7 @@ def test_settings_are_checked() -> None:
 # ---- courses
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 2**40))
 @example(seed=84)
 @example(seed=472)
@@ -360,23 +362,27 @@ def test_no_pod_is_lost_none_waits_without_a_reason_and_no_needed_node_stays_off
     assert outcome.holds, outcome
 
 
+@pytest.mark.slow
 def test_courses_notice_a_node_that_is_switched_off_under_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator, "still_holds", lambda *_args: True)
     hasty = replace(play.SETTINGS, settle_s=0.0, settle_looks=1)
     assert any(Course(seed, hasty).play().lost for seed in (19, 97))
 
 
+@pytest.mark.slow
 def test_courses_notice_a_node_that_is_told_once_only() -> None:
     patient = replace(play.SETTINGS, wake_timeout_s=1e9)
     assert any(Course(seed, patient).play().stranded for seed in range(10))
 
 
+@pytest.mark.slow
 def test_courses_notice_a_node_that_is_opened_on_its_way_down(monkeypatch: pytest.MonkeyPatch) -> None:
     read = Cluster.read
     monkeypatch.setattr(Cluster, "read", lambda *args: replace(read(*args), boot=""))
     assert any(Course(seed).play().stranded for seed in (8, 11, 30))
 
 
+@pytest.mark.slow
 def test_courses_are_summed() -> None:
     result = play_courses(3, first=7)
     assert (result.courses, result.broken) == (3, 0)

@@ -1,11 +1,15 @@
 """Nodes that are off or wake under PowerBudgets, through the operator against the fake cluster and fake machines."""
 
+import pytest
+
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.resources import NODES, POWER_BUDGETS
 from support import sleep_stage
 from support.operator_stage import until
 from support.power_switches import OFF, ON, Site
 from support.sleep_stage import add, add_pod, asleep, look, messages
+
+pytestmark = pytest.mark.slow
 
 FULL_W, FLOOR_W = 1.2 * 2 * 360.0, 2 * 320.0 + 0.2 * 2 * 360.0
 """Two EPYC 9654 (320 to 360 W), and what no limit reaches."""

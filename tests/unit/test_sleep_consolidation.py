@@ -290,6 +290,7 @@ WAITING = st.builds(WaitingPod, st.uuids().map(str), st.sampled_from([SMALL, Roo
 
 
 # The first node is opened again, and is one of those that have room for the second one's pod from then on.
+@pytest.mark.slow
 @example([node("", pod("a", age_s=30.0, movable=False), state=EMPTYING), node("", pod("b"))], [], {}, 1, 1)
 @given(
     st.lists(NODES, min_size=1, max_size=6),

@@ -141,6 +141,7 @@ arrivals = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(arrivals, st.integers(0, 40 * 288), st.sampled_from([0.5, 0.9, 1.0]))
 def test_what_is_kept_over_a_restart_expects_the_same_and_no_more_than_came(came, at, quantile) -> None:
     history = DemandHistory()

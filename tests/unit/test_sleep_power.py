@@ -24,6 +24,8 @@ from support.operator_stage import staged, until
 from support.power_switches import OFF, ON, Site
 from support.sleep_stage import add, add_pod, asleep, closed, events, look, messages, sample
 
+pytestmark = pytest.mark.slow
+
 ANNOTATED = {"annotations": {names.POWER_SWITCH_ANNOTATION: "redfish"}}
 
 

@@ -100,6 +100,7 @@ def test_a_trial_that_cannot_be_drawn_is_refused(change: Mapping[str, object], w
         draw(nodes, start_s=0.0, seed=1, **choice)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @given(ratio=st.floats(0.7, 1.3), half_factor=st.floats(0.5, 2.0), seed=st.integers(0, 1000))
 def test_a_constant_ratio_is_found_whatever_hours_and_halves_are_like(
     ratio: float, half_factor: float, seed: int
@@ -223,6 +224,7 @@ def test_the_interval_is_what_the_test_by_signs_does_not_refuse(contrasts: list[
         assert min(as_high, as_low) <= 0.025
 
 
+@pytest.mark.slow
 def test_an_aa_trial_rarely_claims_a_saving() -> None:
     rng = np.random.default_rng(20261124)
     false, held, trials = 0, 0, 300

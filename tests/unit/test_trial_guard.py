@@ -24,6 +24,7 @@ def pods(rng, count, slowdown=0.0, failures=(0.02, 0.02), wait_s=30.0):
     return found
 
 
+@pytest.mark.slow
 def test_the_sequence_holds_at_all_looks_together():
     rng = np.random.default_rng(3)
     missed = missed_by_an_interval = 0
@@ -83,6 +84,7 @@ def test_nothing_is_judged_by_few_pods():
     assert found == {}
 
 
+@pytest.mark.slow
 def test_the_sequence_seldom_ends_a_trial_that_harms_nobody():
     stopped = 0
     for seed in range(60):

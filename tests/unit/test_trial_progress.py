@@ -153,6 +153,7 @@ def test_pods_that_bore_a_name_one_after_another_share_its_progress():
     assert on["n1"] == pytest.approx(30.0 * (STEPS + STEPS - 132) + 240.0 * (8.0 + 2.0 / 3.0) / 8.0)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     increases=st.lists(st.floats(0.0, 1e6), min_size=STEPS // 12, max_size=STEPS // 12).map(

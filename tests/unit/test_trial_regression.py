@@ -12,6 +12,8 @@ from joulie.domain.trial.estimate import NodeBlock, evaluate
 from joulie.domain.trial.protocol import Arm
 from joulie.domain.trial.regression import regress
 
+pytestmark = pytest.mark.slow
+
 FAMILY = {f"n{number}": ("cpu" if number < 6 else "gpu") for number in range(12)}
 BLOCK_S = 3600.0
 

@@ -55,6 +55,7 @@ def test_pods_that_outlast_a_block_do_not_take_all_of_it():
     assert washout_s([], BLOCK_S) == 0.0
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(RUNTIMES, st.floats(600.0, 1e5))
 def test_it_is_the_shortest_that_leaves_no_more_than_asked(runtimes, block_s):
@@ -82,6 +83,7 @@ def test_a_time_that_is_none_is_refused(after_s):
         still_running([(1.0, 1.0)], after_s)
 
 
+@pytest.mark.slow
 def test_the_ages_of_what_runs_say_what_the_runtimes_say():
     rng = np.random.default_rng(5)
     starts_s = rng.uniform(0.0, 1e6, 40_000)

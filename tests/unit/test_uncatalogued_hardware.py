@@ -154,6 +154,7 @@ NUMBERS = st.none() | st.floats(allow_nan=True, allow_infinity=True) | st.sample
 COUNTS = st.none() | st.integers(-1, 10**6)
 
 
+@pytest.mark.slow
 @example(reported=ReportedHardware(sockets=2, cpu_max_w=1.7e308), labels={}, cpus=8.0)
 @example(reported=ReportedHardware(gpu_count=2, gpu_max_w=1.7e308), labels={}, cpus=8.0)
 @given(

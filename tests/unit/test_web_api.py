@@ -65,6 +65,7 @@ def closed(schema):
     return [closed(value) for value in schema] if isinstance(schema, list) else schema
 
 
+@pytest.mark.slow
 def test_every_answer_is_as_the_description_says(ask):
     (described,) = ask("/api/v1/openapi.json")
     document = described.json()
@@ -101,6 +102,7 @@ def test_an_export_has_the_rows_of_the_ledger_as_csv_and_as_lines(ask):
     assert table.headers["content-disposition"] == 'attachment; filename="energy.csv"'
 
 
+@pytest.mark.slow
 def test_an_export_as_parquet_has_the_same_rows_and_leaves_nothing_behind(ask, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     table, lines, page = ask("/api/v1/export?format=parquet", "/api/v1/export?format=ndjson", "/energy")
@@ -164,6 +166,7 @@ def text_of(content):
     return " ".join(page.extract_text() for page in found.pages), json.loads(attached)
 
 
+@pytest.mark.slow
 def test_a_month_s_report_is_a_pdf_too_with_savings_by_how_they_are_known(ask):
     pdf, answer, page, wrong = ask(
         "/api/v1/report?format=pdf&month=2026-02&namespace=",

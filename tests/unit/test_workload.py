@@ -45,6 +45,7 @@ def scalar_jobs(seed: int, hours: float) -> list[tuple[float, float, int, int, b
     return jobs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 42])
 def test_published_jobs_are_the_scalar_draws(seed: int) -> None:
     table = published_jobs(seed, 0.5)

@@ -63,6 +63,7 @@ def arrivals_by_hour(arrivals: Arrivals, days: int) -> np.ndarray:
     return np.bincount((times_s // 3600.0).astype(int) % 24, minlength=24) / days
 
 
+@pytest.mark.slow
 def test_families_have_the_shares_of_the_spec() -> None:
     families = Counter(members[0].workload_type for members in workloads().values())
     gpu = {
@@ -153,6 +154,7 @@ def test_sixteen_gpus_are_used_less() -> None:
     assert np.mean([job.profile.gpu_utilization for job in drawn]) == pytest.approx(0.40, abs=0.02)
 
 
+@pytest.mark.slow
 def test_arrivals_follow_the_hours_of_the_day() -> None:
     arrivals = Arrivals(workloads_per_hour=100.0, bursts=CALM)
     factors = [0.7] * 8 + [0.95] + [1.2] * 3 + [0.85] + [1.15] * 5 + [0.85, 0.95] + [1.0] * 3 + [0.95]
@@ -240,6 +242,7 @@ def test_rounding_does_not_lead_out_of_a_range() -> None:
     assert all(little.low <= job.profile.cpu_utilization <= little.high and job.ideal_s > 0.0 for job in drawn)
 
 
+@pytest.mark.slow
 def test_resources_sensitivities_and_rates_are_settings() -> None:
     settings = GeneratorSettings(
         gpu_resources={"nvidia.com/gpu": 1.0, "amd.com/gpu": 3.0},

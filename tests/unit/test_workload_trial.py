@@ -98,6 +98,7 @@ def test_one_arm_alone_says_nothing():
         evaluate_workloads([outcome("w", Arm.CONTROL, math.nan, 1.0)], 3)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(scale=st.floats(1e-3, 1e6), seed=st.integers(0, 99))
 def test_units_do_not_matter_and_the_interval_holds_the_estimate(scale, seed):
@@ -112,6 +113,7 @@ def test_units_do_not_matter_and_the_interval_holds_the_estimate(scale, seed):
         assert (again.low, again.high) == pytest.approx((found.low, found.high), abs=2e-3)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(saving=st.floats(0.0, 0.5), seed=st.integers(0, 99))
 def test_a_saving_of_all_moves_the_interval_by_its_logarithm(saving, seed):
