@@ -67,7 +67,7 @@ browser:
 	@sh tests/ui/ensure-browser.sh
 
 # Every worker would compile the engines, and find out what UTF-8 can say, for itself where nothing is cached.
-.venv/.compiled: .venv/.synced $(shell grep -rl --include=*.py numba packages)
+.venv/.compiled: .venv/.synced $(shell find packages -name '*.py')
 	@$(BIN)/joulie simulate quick > /dev/null
 	@$(BIN)/joulie bench native --small > /dev/null
 	@$(BIN)/joulie bench openb --small > /dev/null
